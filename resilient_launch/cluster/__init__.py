@@ -1,0 +1,1 @@
+"""Schedulers: Slurm by its commands, and a fake one that behaves like it."""

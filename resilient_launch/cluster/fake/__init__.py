@@ -1,0 +1,1 @@
+"""A Slurm of real processes and real signals on one machine."""

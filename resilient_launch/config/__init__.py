@@ -1,0 +1,1 @@
+"""Strict YAML into a frozen LaunchConfig."""

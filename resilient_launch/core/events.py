@@ -1,0 +1,125 @@
+"""The one event vocabulary that a real job, the fake cluster's rehearsals and the simulator share.
+
+A file holds one JSON object a line, written by one process and only ever appended to. Every line carries ``v`` (schema
+version), ``kind``, ``t`` (wall clock, seconds since the epoch), ``mono`` (monotonic clock of its node, seconds) and the
+writer's identity: ``attempt``, ``restart`` (worker-group restart), ``node`` (index in the gang), ``rank`` (global rank;
+absent from a node agent's lines). ``KINDS`` says which further fields a kind must have; it may have more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+KINDS: dict[str, frozenset[str]] = {
+    # An attempt's claim: job_id, slurm_restart_count, nodes (names).
+    "attempt": frozenset({"job_id", "slurm_restart_count", "nodes"}),
+    # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave.
+    "phase": frozenset({"phase"}),
+    # A window of steps: `first` is the index of its first step (count before it), `end_s` the monotonic end of every
+    # step relative to `mono0`, `wait_s` what each spent inside the loop's own bookkeeping. Arrays keep 10^7 steps readable.
+    "window": frozenset({"first", "mono0", "end_s"}),
+    # Values a script logged for a step; the newest attempt's line wins for a step logged twice.
+    "metric": frozenset({"step", "values"}),
+    # One save: begin -> staged (training may go on) -> durable, or failed. `reason` is why it was made.
+    "checkpoint": frozenset({"step", "status", "reason"}),
+    # Word that the end is near reached this node.
+    "notice": frozenset({"cause", "deadline", "source"}),
+    # Node agents agreed on (or withdrew) a step to save at.
+    "agreement": frozenset({"round", "step", "status", "reason"}),
+    # A rule was applied: `what` was decided, and `why`.
+    "decision": frozenset({"what", "why"}),
+    # Training goes on from `resume_step`; `rework_steps` will be computed again.
+    "resume": frozenset(
+        {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
+    ),
+    # A worker group ended: `exits` is rank -> exit code.
+    "group_end": frozenset({"exits"}),
+    # The attempt ended.
+    "end": frozenset({"cause", "step"}),
+}
+
+CHECKPOINT_STATUS = ("begin", "staged", "durable", "failed")
+
+
+class EventWriter:
+    """Appends one process's events to a file of its own.
+
+    Lines are buffered and handed to the kernel when ``flush`` is called, when 64 KiB wait, or when a second has passed
+    since the last hand-over; nothing is fsynced, so that the step loop never waits for a disk. ``emit`` raises
+    ValueError for an unknown kind or a missing field; a full disk is remembered in ``lost`` and never raised, because
+    no event is worth a training run.
+    """
+
+    def __init__(self, path: Path, **identity: Any) -> None:
+        self._path = path
+        self._identity = identity
+        self._lines: list[bytes] = []
+        self._num_bytes = 0
+        self._flushed_at = time.monotonic()
+        self._fd: int | None = None
+        self.lost = 0
+
+    def emit(self, kind: str, *, flush: bool = False, **fields: Any) -> None:
+        """Record one event now. ``flush`` hands it to the kernel at once."""
+        missing = KINDS[kind] - fields.keys() if kind in KINDS else {"a known kind"}
+        if missing:
+            raise ValueError(f"event {kind!r} lacks {', '.join(sorted(missing))}")
+        mono = time.monotonic()
+        record = {"v": SCHEMA, "kind": kind, "t": round(time.time(), 6), "mono": round(mono, 6)}
+        line = json.dumps({**record, **self._identity, **fields}, separators=(",", ":"), default=str).encode() + b"\n"
+        self._lines.append(line)
+        self._num_bytes += len(line)
+        if flush or self._num_bytes > 65536 or mono - self._flushed_at > 1.0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand every buffered line to the kernel in one append."""
+        self._flushed_at = time.monotonic()
+        if not self._lines:
+            return
+        data, count = b"".join(self._lines), len(self._lines)
+        self._lines.clear()
+        self._num_bytes = 0
+        try:
+            if self._fd is None:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._fd = os.open(self._path, flags, 0o644)
+            os.write(self._fd, data)
+        except OSError:
+            self.lost += count
+
+    def close(self) -> None:
+        self.flush()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Every readable event of a directory's ``*.jsonl`` files, or of the files given, file by file in name order.
+
+    A torn last line, a line that is not a JSON object and a file that vanished are passed over; unknown kinds of a newer
+    version are passed on.
+    """
+    paths = sorted(files.glob("*.jsonl")) if isinstance(files, Path) else files
+    for path in paths:
+        try:
+            with path.open("rb") as lines:
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        continue
+                    try:
+                        record = json.loads(line)
+                    except ValueError:
+                        continue
+                    if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                        yield record
+        except FileNotFoundError:
+            continue

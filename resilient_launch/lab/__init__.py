@@ -1,0 +1,1 @@
+"""Fault schedules and comparisons of what they led to."""

@@ -1,0 +1,1 @@
+"""What happened to a run, told from its files."""
