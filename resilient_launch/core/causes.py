@@ -22,7 +22,7 @@ class Cause(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where a run stands. Owners: queued is Slurm's, starting to restarting are the node agents', the rest are final."""
+    """Where a run stands. Slurm owns queued, the node agents own starting to restarting, the rest are final."""
 
     QUEUED = "queued"
     STARTING = "starting"

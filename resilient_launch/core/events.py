@@ -23,7 +23,7 @@ KINDS: dict[str, frozenset[str]] = {
     # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave.
     "phase": frozenset({"phase"}),
     # A window of steps: `first` is the index of its first step (count before it), `end_s` the monotonic end of every
-    # step relative to `mono0`, `wait_s` what each spent inside the loop's own bookkeeping. Arrays keep 10^7 steps readable.
+    # step relative to `mono0`. Arrays keep a run of 10^7 steps readable.
     "window": frozenset({"first", "mono0", "end_s"}),
     # Values a script logged for a step; the newest attempt's line wins for a step logged twice.
     "metric": frozenset({"step", "values"}),
@@ -105,8 +105,8 @@ class EventWriter:
 def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Every readable event of a directory's ``*.jsonl`` files, or of the files given, file by file in name order.
 
-    A torn last line, a line that is not a JSON object and a file that vanished are passed over; unknown kinds of a newer
-    version are passed on.
+    A torn last line, a line that is not a JSON object and a file that vanished are passed over; unknown kinds of a
+    newer version are passed on.
     """
     paths = sorted(files.glob("*.jsonl")) if isinstance(files, Path) else files
     for path in paths:
