@@ -66,6 +66,10 @@ class EventWriter:
         self._fd: int | None = None
         self.lost = 0
 
+    def identify(self, **identity: Any) -> None:
+        """Change what later lines say of their writer, such as its worker-group restart."""
+        self._identity.update(identity)
+
     def emit(self, kind: str, *, flush: bool = False, **fields: Any) -> None:
         """Record one event now. ``flush`` hands it to the kernel at once."""
         missing = KINDS[kind] - fields.keys() if kind in KINDS else {"a known kind"}

@@ -1,0 +1,167 @@
+"""Attempts: claimed atomically by the first node's agent, found by the others, told apart from whatever came before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from resilient_launch.checkpoint import store as checkpoint_store
+from resilient_launch.core import durable
+from resilient_launch.core.causes import Cause
+from resilient_launch.core.errors import RlaunchError
+from resilient_launch.core.events import read_events
+from resilient_launch.core.ids import CheckpointId
+from resilient_launch.core.paths import RunPaths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One admission of the run.
+
+    ``checkpoints`` are the names that were published when it was claimed: of an older attempt, only these count.
+    ``addresses`` and ``port`` say where the first node's store listens.
+    """
+
+    number: int
+    job_id: str
+    slurm_restart_count: int
+    nodes: tuple[str, ...]
+    addresses: tuple[str, ...]
+    port: int
+    claimed_at: float
+    code_version: str = ""
+    checkpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRecord:
+    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's)."""
+
+    number: int
+    cause: str
+    end_step: int | None
+    ended_at: float
+    action: str
+    why: str
+    first_rank: int | None = None
+    error: str = ""
+
+
+def read_attempts(paths: RunPaths) -> list[Attempt]:
+    """Every claimed attempt in order. A claim that cannot be read yet (a mount without hard links) is left out."""
+    found = []
+    for path in sorted(paths.attempts.glob("[0-9]*.json")):
+        if path.stem.isdigit():
+            record = _load(path)
+            if record is not None:
+                found.append(_attempt(record))
+    return found
+
+
+def read_ends(paths: RunPaths) -> dict[int, AttemptRecord]:
+    """How attempts ended, by number; attempts that run, or ended without a word, are absent."""
+    ends = {}
+    for path in sorted(paths.attempts.glob("[0-9]*.end.json")):
+        record = _load(path)
+        if record is not None:
+            known = {name: record[name] for name in AttemptRecord.__dataclass_fields__ if name in record}
+            end = AttemptRecord(**known)
+            ends[end.number] = end
+    return ends
+
+
+def claim(
+    paths: RunPaths,
+    *,
+    job_id: str,
+    slurm_restart_count: int,
+    nodes: Sequence[str],
+    addresses: Sequence[str],
+    port: int,
+    code_version: str,
+) -> Attempt:
+    """Claim the next attempt for this admission of the job.
+
+    Older attempts' unfinished checkpoints are fenced first, then what is published is listed, and only then is the
+    number taken: whatever an older writer publishes later is not on the list. Raises RlaunchError when this very
+    admission has an attempt already.
+    """
+    while True:
+        earlier = read_attempts(paths)
+        for attempt in earlier:
+            if (attempt.job_id, attempt.slurm_restart_count) == (job_id, slurm_restart_count):
+                raise RlaunchError(
+                    f"attempt {attempt.number}",
+                    where=str(paths.attempts),
+                    why=f"job {job_id} (restart {slurm_restart_count}) has claimed it already; "
+                    "two node agents must not lead one gang",
+                )
+        number = earlier[-1].number + 1 if earlier else 0
+        checkpoint_store.fence(paths.checkpoints, older_than_attempt=number)
+        published = [entry.name for entry in paths.checkpoints.iterdir() if CheckpointId.parse(entry.name)]
+        attempt = Attempt(
+            number=number,
+            job_id=job_id,
+            slurm_restart_count=slurm_restart_count,
+            nodes=tuple(nodes),
+            addresses=tuple(addresses),
+            port=port,
+            claimed_at=time.time(),
+            code_version=code_version,
+            checkpoints=tuple(sorted(published)),
+        )
+        if durable.claim_file(paths.attempt(number), json.dumps(asdict(attempt), indent=1).encode()):
+            return attempt
+
+
+def wait_for_claim(
+    paths: RunPaths, *, job_id: str, slurm_restart_count: int, timeout_s: float, keep_waiting: Callable[[], bool]
+) -> Attempt | None:
+    """The attempt that the first node claimed for this admission; None when it did not within ``timeout_s``.
+
+    The directory is listed at every look: on NFS a stat of a name that was absent may answer "absent" for a minute.
+    """
+    deadline = time.monotonic() + timeout_s
+    while keep_waiting() and time.monotonic() < deadline:
+        for attempt in reversed(read_attempts(paths)):
+            if (attempt.job_id, attempt.slurm_restart_count) == (job_id, slurm_restart_count):
+                return attempt
+        time.sleep(0.1)
+    return None
+
+
+def record_end(paths: RunPaths, record: AttemptRecord) -> None:
+    """Write down how an attempt ended; the first word stands."""
+    durable.claim_file(paths.attempt_end(record.number), json.dumps(asdict(record), indent=1).encode())
+
+
+def last_step(paths: RunPaths, number: int) -> int | None:
+    """The most completed steps that the first rank's events of an attempt show; None where it never stepped."""
+    files = paths.events.glob(f"a{number:04d}.r*.w00000.jsonl")
+    steps = [event["first"] + len(event["end_s"]) for event in read_events(files) if event["kind"] == "window"]
+    return max(steps, default=None)
+
+
+def last_notice(paths: RunPaths, number: int) -> Cause | None:
+    """The cause of the last notice that reached an attempt."""
+    files = paths.events.glob(f"a{number:04d}.n*.jsonl")
+    causes = [event["cause"] for event in read_events(files) if event["kind"] == "notice"]
+    return Cause(causes[-1]) if causes else None
+
+
+def _load(path: Any) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _attempt(record: dict[str, Any]) -> Attempt:
+    known = {name: record[name] for name in Attempt.__dataclass_fields__ if name in record}
+    for name in ("nodes", "addresses", "checkpoints"):
+        known[name] = tuple(known.get(name, ()))
+    return Attempt(**known)

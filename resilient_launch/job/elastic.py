@@ -1,0 +1,203 @@
+"""torch's elastic agent, with gang-wide restart numbers, a page for each rank, and ends that do not wait.
+
+Workers inherit a mask that blocks TERM, so torch's own way of ending a group (TERM, 30 s, KILL) would cost its whole
+wait at every crash; here a group is ended with KILL, at once, dataloader processes included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import Store
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+
+from resilient_launch.job import processes
+
+MONITOR_INTERVAL_S = 0.1
+EXIT_BARRIER_S = 60.0
+_SHELL = 'exec "$@" >>"$RLAUNCH_LOG_DIR/$RLAUNCH_NODE.$RANK.log" 2>&1'
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """What a node runs: ``argv`` once for each of ``num_workers`` workers, in a gang of ``num_nodes`` nodes."""
+
+    argv: Sequence[str]
+    num_workers: int
+    num_nodes: int
+    max_restarts: int
+    rendezvous_id: str
+    local_address: str
+    error_dir: Path
+    node: str
+    join_timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupResult:
+    """How the last worker group of this node ended. ``exits`` is global rank -> exit code (negative: signal number)."""
+
+    ok: bool
+    exits: Mapping[int, int] = field(default_factory=dict)
+    first_rank: int | None = None
+    error: str = ""
+
+
+class _Logs(LogsSpecs):
+    """Leaves output to the shell line that starts a worker; names an error file for each rank."""
+
+    def __init__(self, error_dir: Path, node: str) -> None:
+        super().__init__(log_dir=str(error_dir))
+        self._error_dir, self._node = error_dir, node
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._error_dir)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        files = {
+            local: str(self._error_dir / f"{self._node}.{env['RANK']}.r{env['TORCHELASTIC_RESTART_COUNT']}.error.json")
+            for local, env in envs.items()
+        }
+        for local, env in envs.items():
+            env["TORCHELASTIC_ERROR_FILE"] = files[local]
+        streams = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=streams, stderrs=dict(streams), error_files=files)
+
+
+class GangAgent(LocalElasticAgent):
+    """The elastic agent of one node.
+
+    ``on_group`` is called with (restart number, global ranks) before a worker group starts and may raise to refuse it;
+    ``on_exit`` is called with (restart number, {rank: exit code}) when one ended.
+    """
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        store: Store,
+        *,
+        on_group: Callable[[int, Sequence[int]], None],
+        on_exit: Callable[[int, Mapping[int, int]], None],
+    ) -> None:
+        backend = C10dRendezvousBackend(store, spec.rendezvous_id)
+        handler = DynamicRendezvousHandler.from_backend(
+            spec.rendezvous_id,
+            store,
+            backend,
+            spec.num_nodes,
+            spec.num_nodes,
+            spec.local_address,
+            RendezvousTimeout(join=timedelta(seconds=spec.join_timeout_s)),
+        )
+        # torch expands ${local_rank} in arguments; doubling every dollar keeps the user's own text as it is.
+        argv = [word.replace("$", "$$") for word in spec.argv]
+        worker_spec = WorkerSpec(
+            role="worker",
+            local_world_size=spec.num_workers,
+            entrypoint="/bin/sh",
+            args=("-c", _SHELL.replace("$", "$$"), "rlaunch-worker", *argv),
+            rdzv_handler=handler,
+            max_restarts=spec.max_restarts,
+            monitor_interval=MONITOR_INTERVAL_S,
+            local_addr=spec.local_address,
+        )
+        super().__init__(
+            worker_spec, _Logs(spec.error_dir, spec.node), start_method="spawn", exit_barrier_timeout=EXIT_BARRIER_S
+        )
+        self._store_of_gang = store
+        self._on_group, self._on_exit = on_group, on_exit
+        self._restart = 0
+        self._first_exits: dict[int, int] = {}
+        self._no_more_restarts = False
+
+    @property
+    def restart(self) -> int:
+        """Number of the newest worker group, the same on every node."""
+        return self._restart
+
+    def end_with_this_group(self) -> None:
+        """Start no further worker group, whatever happens to this one."""
+        self._no_more_restarts = True
+
+    def kill_workers(self) -> None:
+        """End the worker group now. Safe from any thread."""
+        context = self._pcontext
+        if context is not None:
+            processes.kill(list(context.pids().values()))
+
+    def run_group(self) -> GroupResult:
+        """Run worker groups until one succeeds or no restart is left. Blocks; raises what the rendezvous raises."""
+        result = self.run("worker")
+        exits = dict(self._first_exits)
+        return GroupResult(ok=not result.is_failed(), exits=exits, first_rank=next(iter(exits), None))
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # torch counts restarts on each node by itself, and only those of its own workers: agree on one number instead.
+        store = worker_group.store
+        assert store is not None
+        if worker_group.group_rank == 0:
+            self._restart = self._store_of_gang.add("rlaunch/worker-groups", 1) - 1
+            store.set("rlaunch/restart", str(self._restart))
+        else:
+            self._restart = int(store.get("rlaunch/restart"))
+        limit = worker_group.spec.max_restarts
+        self._remaining_restarts = max(limit - self._restart, 0)
+        self._first_exits = {}
+        self._on_group(self._restart, [worker.global_rank for worker in worker_group.workers])
+        return super()._start_workers(worker_group)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._note_exits(worker_group)
+        if self._first_exits:
+            if self._no_more_restarts:
+                self._remaining_restarts = 0
+            self.kill_workers()
+            self._on_exit(self._restart, self._first_exits)
+        result = super()._monitor_workers(worker_group)
+        if result.state is WorkerState.SUCCEEDED:
+            # What a script left behind (busy data loaders among it) must not hold the node.
+            self.kill_workers()
+            self._on_exit(self._restart, {worker.global_rank: 0 for worker in worker_group.workers})
+        elif result.state is WorkerState.HEALTHY and self._no_more_restarts and self._is_peer_restarting(worker_group):
+            return RunResult(state=WorkerState.UNHEALTHY)
+        return result
+
+    def _is_peer_restarting(self, worker_group: WorkerGroup) -> bool:
+        if worker_group.spec.rdzv_handler.num_nodes_waiting() == 0:
+            return False
+        self._remaining_restarts = 0
+        return True
+
+    def _note_exits(self, worker_group: WorkerGroup) -> None:
+        """Remember which ranks failed before anything was killed for it."""
+        handlers = getattr(self._pcontext, "subprocess_handlers", {})
+        ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        for local, handler in handlers.items():
+            code = handler.proc.poll()
+            if code:
+                self._first_exits.setdefault(ranks[local], code)
+
+    def _shutdown(self, *args: Any, **kwargs: Any) -> None:
+        self.kill_workers()
+        super()._shutdown(*args, **kwargs)
+
+
+def wait_for_key(store: Store, key: str, timeout_s: float) -> bytes | None:
+    """The value of ``key``, or None when it did not come within ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.05)
+    value: bytes = store.get(key)
+    return value

@@ -1,0 +1,199 @@
+"""What submitit calls on every node: from an empty task to a node agent, and from its end to an exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resilient_launch.cluster.slurm import SlurmCommands
+from resilient_launch.config.load import load_frozen
+from resilient_launch.config.schema import LaunchConfig
+from resilient_launch.core.causes import RunState
+from resilient_launch.core.errors import RlaunchError
+from resilient_launch.core.paths import RunPaths
+from resilient_launch.job import attempt as attempts
+from resilient_launch.job import ending, signals
+from resilient_launch.job.agent import Message, NodeAgent
+from resilient_launch.job.context import Allocation, first_reachable, own_addresses
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+CLAIM_TIMEOUT_S = 600.0
+SLURM_TIMEOUT_S = 5.0
+log = logging.getLogger("rlaunch.agent")
+
+
+def main(run_dir: str) -> None:
+    """Take this node's part in one attempt of the run in ``run_dir``. Exits non-zero when the run failed."""
+    signals.block()
+    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    signals.SignalReader(lambda name: inbox.put(Message(kind="signal", value=name))).start()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", force=True)
+    logging.getLogger("torch").setLevel(logging.WARNING)
+    paths = RunPaths(Path(run_dir))
+    if is_over(paths):
+        log.info("run %s is finished: nothing to do", paths.name)
+        return
+    allocation = Allocation.from_environment(os.environ)
+    config = load_frozen(paths.config)
+    code = _run(config, paths, allocation, inbox)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of the elastic agent and of the store may still be waiting on peers that have left.
+    os._exit(code)
+
+
+def is_over(paths: RunPaths) -> bool:
+    """Whether the verdict says that no attempt should run: a requeued run whose work is done leaves at once."""
+    try:
+        verdict = json.loads(paths.verdict.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return verdict.get("state") == RunState.FINISHED
+
+
+def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: queue.SimpleQueue[Message]) -> int:
+    scheduler = SlurmCommands(timeout_s=SLURM_TIMEOUT_S)
+    _prepare_environment(config, paths)
+    if allocation.is_first:
+        store, attempt = _claim(config, paths, allocation)
+        ending.record_silent_ends(paths, scheduler, attempt)
+        address = "127.0.0.1" if allocation.num_nodes == 1 else attempt.addresses[0]
+    else:
+        store, attempt, address = _join(paths, allocation)
+    log.info(
+        "attempt %d of %s: job %s, restart %d, node %s (%d of %d)",
+        attempt.number,
+        paths.name,
+        allocation.job_id,
+        allocation.slurm_restart_count,
+        allocation.node,
+        allocation.node_index + 1,
+        allocation.num_nodes,
+    )
+    agent = NodeAgent(
+        config=config,
+        paths=paths,
+        allocation=allocation,
+        attempt=attempt,
+        store=store,
+        address=address,
+        argv=worker_argv(config, paths),
+        inbox=inbox,
+        classify=ending.classifier(
+            scheduler,
+            allocation,
+            signal_lead_s=config.signal_lead_s,
+            kill_wait_s=_kill_wait_s(scheduler) if allocation.is_first else 0.0,
+        ),
+    )
+    report = agent.run()
+    if not allocation.is_first:
+        word = ending.report_and_wait(agent.store, allocation, report, timeout_s=agent.seconds_to_wait())
+        log.info("leaving: %s", word)
+        agent.close()
+        return 0 if word in ("done", "requeue", "cancel") else 1
+    conclusion = ending.conclude(
+        store=agent.store,
+        scheduler=scheduler,
+        paths=paths,
+        allocation=allocation,
+        attempt=attempt,
+        report=report,
+        notice=agent.notice,
+        max_failures=config.restart.max_crashes,
+    )
+    agent.emit_end(conclusion.cause, report.end_step)
+    agent.close()
+    return 0 if conclusion.requeued or conclusion.decision.action in ("done", "cancel") else 1
+
+
+def _prepare_environment(config: LaunchConfig, paths: RunPaths) -> None:
+    os.chdir(config.workdir)
+    os.environ.update(dict(config.env))
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.cpus_per_worker))
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    if config.code.snapshot and paths.code.is_dir():
+        inherited = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(paths.code), *([inherited] if inherited else [])])
+
+
+def worker_argv(config: LaunchConfig, paths: RunPaths) -> list[str]:
+    """What every worker executes: the snapshot of the user's code where there is one, with the arguments as written."""
+    root = paths.code if config.code.snapshot and paths.code.is_dir() else config.workdir
+    if config.script is not None:
+        return [config.python, str(root / config.script), *config.args]
+    if config.module is not None:
+        # -P keeps the working directory, which may have been edited since, out of the module search.
+        return [config.python, "-P", "-m", config.module, *config.args]
+    return [*config.command, *config.args]
+
+
+def _claim(config: LaunchConfig, paths: RunPaths, allocation: Allocation) -> tuple[TCPStore, attempts.Attempt]:
+    from torch.distributed import TCPStore
+
+    # Port 0: the kernel gives a free one, so that two jobs on a node cannot meet.
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    attempt = attempts.claim(
+        paths,
+        job_id=allocation.job_id,
+        slurm_restart_count=allocation.slurm_restart_count,
+        nodes=allocation.nodes,
+        addresses=own_addresses(),
+        port=store.port,
+        code_version=read_code_version(paths),
+    )
+    return store, attempt
+
+
+def _join(paths: RunPaths, allocation: Allocation) -> tuple[TCPStore, attempts.Attempt, str]:
+    from torch.distributed import TCPStore
+
+    attempt = attempts.wait_for_claim(
+        paths,
+        job_id=allocation.job_id,
+        slurm_restart_count=allocation.slurm_restart_count,
+        timeout_s=CLAIM_TIMEOUT_S,
+        keep_waiting=lambda: not is_over(paths),
+    )
+    if attempt is None:
+        raise RlaunchError(
+            "the first node's agent",
+            why=f"did not claim an attempt within {CLAIM_TIMEOUT_S:.0f} s",
+            where=str(paths.attempts),
+        )
+    address = first_reachable(attempt.addresses, attempt.port)
+    if address is None:
+        raise RlaunchError(
+            f"the first node ({', '.join(attempt.addresses)} port {attempt.port})",
+            why="does not accept connections from this node",
+            hint="check that compute nodes reach each other by name or address",
+        )
+    return TCPStore(address, attempt.port, is_master=False, wait_for_workers=False), attempt, address
+
+
+def read_code_version(paths: RunPaths) -> str:
+    """The code version that was recorded when the run was submitted; empty where none was."""
+    try:
+        run: Mapping[str, str] = json.loads(paths.run.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return run.get("code_version", "")
+
+
+def _kill_wait_s(scheduler: SlurmCommands) -> float:
+    """Slurm's KillWait; its default where the controller does not say."""
+    started = time.monotonic()
+    try:
+        return float((scheduler.setting("KillWait") or "30 sec").split()[0])
+    except (RlaunchError, ValueError):
+        log.warning("KillWait is unknown after %.1f s: 30 s assumed", time.monotonic() - started)
+        return 30.0

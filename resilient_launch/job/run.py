@@ -1,0 +1,279 @@
+"""The training script's side: a step loop that saves when due, when the gang agreed, and before it must leave."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from resilient_launch.core.errors import CheckpointError
+from resilient_launch.core.events import EventWriter
+from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
+from resilient_launch.job.workplace import Workplace, write_error_file
+
+if TYPE_CHECKING:
+    from resilient_launch.checkpoint.checkpointer import Checkpointer
+    from resilient_launch.checkpoint.train_state import TrainState
+
+WINDOW_STEPS = 50
+WINDOW_S = 1.0
+HOLD_TIMEOUT_S = 30.0
+log = logging.getLogger("rlaunch")
+
+
+class Stopped(SystemExit):
+    """Raised by the step loop once the state is saved and this process should leave; ends the script with its code."""
+
+
+class Run:
+    """One worker's view of the run. Made by ``attach``; use it as a context manager.
+
+    ``rank``, ``world_size``, ``local_rank``, ``attempt`` and ``restart`` (worker-group restart) say who this worker is.
+    """
+
+    def __init__(self, workplace: Workplace) -> None:
+        self._workplace = workplace
+        self.rank, self.world_size, self.local_rank = workplace.rank, workplace.world_size, workplace.local_rank
+        self.attempt, self.restart = workplace.attempt, workplace.restart
+        self._page: Page = workplace.page
+        self._ints = self._page.ints
+        self._floats = self._page.floats
+        self._events = EventWriter(
+            workplace.paths.events / f"a{self.attempt:04d}.r{self.restart}.w{self.rank:05d}.jsonl",
+            attempt=self.attempt,
+            restart=self.restart,
+            node=workplace.node_index,
+            rank=self.rank,
+        )
+        self._page.pid = workplace.pid
+        self._done_round = 0
+        self._ends: list[float] = []
+        self._first = 0
+        self._mono0 = time.monotonic()
+        self._saved_step = -1
+        self._enter(Phase.INIT)
+
+    # The step loop.
+
+    def restore(self, state: TrainState) -> int:
+        """Load the newest verified checkpoint into ``state``; returns its step, 0 when the run starts fresh.
+
+        Raises CheckpointError when the run's configuration says that a mismatch (world size, layout, code version,
+        keys, shapes, dtypes) stops the run.
+        """
+        self._enter(Phase.RESTORE)
+        restored = self._checkpointer.restore(state)
+        step = state.step
+        if restored is not None:
+            self._saved_step = step
+        self._page.saved_step = self._saved_step
+        self._page.resume_step = step
+        if self.rank == 0:
+            self._tell_resume(step, str(restored.id) if restored is not None else None)
+        return step
+
+    def _tell_resume(self, step: int, checkpoint: str | None) -> None:
+        history = self._workplace.history()
+        rework = max(history.last_step - step, 0)
+        log.warning(
+            "resume %s: attempt %d, SLURM_RESTART_COUNT %d, TORCHELASTIC_RESTART_COUNT %d, resume step %d, "
+            "rework %d steps, world size %d, last end: %s",
+            f"from {checkpoint}" if checkpoint else "fresh",
+            self.attempt,
+            self._workplace.slurm_restart_count,
+            self.restart,
+            step,
+            rework,
+            self.world_size,
+            history.last_cause or "none",
+        )
+        self._events.emit(
+            "resume",
+            flush=True,
+            resume_step=step,
+            rework_steps=rework,
+            world_size=self.world_size,
+            slurm_restart_count=self._workplace.slurm_restart_count,
+            torchelastic_restart_count=self.restart,
+            last_cause=history.last_cause,
+            checkpoint=checkpoint,
+        )
+
+    def steps(self, state: TrainState, until: int) -> Iterator[int]:
+        """Yield the index of every step still to do, up to ``until`` completed ones.
+
+        After each, ``state.step`` and the position in the data go on by one step; checkpoints are made when due, when
+        the gang agreed on one, and at the end. Raises Stopped (a SystemExit) when the state is saved and the job must
+        leave.
+        """
+        self._enter(Phase.FIRST_STEP)
+        self._first = state.step
+        self._mono0 = time.monotonic()
+        self.boundary(state)
+        while state.step < until:
+            yield state.step
+            state.advance()
+            self.boundary(state)
+            if self._ints[_PHASE] == Phase.FIRST_STEP:
+                self._enter(Phase.STEP)
+        if self._saved_step != state.step:
+            self._save(state, Reason.END)
+        self._flush_window()
+
+    def boundary(self, state: TrainState) -> None:
+        """Between two steps, for code that owns its loop: note progress, save if due or agreed, leave if told.
+
+        Call it on every rank once a step, after ``state.advance()``. Costs about a microsecond when nothing is due.
+        Raises Stopped like ``steps``.
+        """
+        step = state.step
+        now = time.monotonic()
+        ints, floats = self._ints, self._floats
+        if step > ints[_STEP] >= 0:
+            floats[_STEP_S] = now - floats[_BEAT]
+            self._ends.append(now - self._mono0)
+            if len(self._ends) >= WINDOW_STEPS or self._ends[-1] - self._ends[0] > WINDOW_S:
+                self._flush_window()
+        ints[_STEP] = step
+        floats[_BEAT] = now
+        if ints[_HOLD_ROUND] != self._done_round:
+            self._obey(state)
+        elif self._workplace.asks_agreement and self._workplace.wants_agreement():
+            self._workplace.ask_agreement()
+        every = self._workplace.every_steps
+        if every and step % every == 0 and step > self._saved_step and step > 0:
+            self._save(state, Reason.STEPS)
+
+    def _obey(self, state: TrainState) -> None:
+        """The agent asked to hold at a step: go on if it is not reached, else wait for the word and act on it."""
+        page, step = self._page, state.step
+        patience = time.monotonic() + HOLD_TIMEOUT_S
+        while page.word < page.hold_round:
+            if page.hold < 0 or step < page.hold:
+                return
+            if time.monotonic() > patience:
+                log.error("no word on the agreed step %d within %.0f s: going on", page.hold, HOLD_TIMEOUT_S)
+                return
+            time.sleep(0.0005)
+        if step < page.hold:
+            return
+        self._done_round = page.done_round = page.word
+        action, reason = Action(page.action), Reason(page.reason)
+        deadline = page.deadline
+        self._flush_window()
+        if self._saved_step != step:
+            self._save(state, reason, deadline=deadline, may_fail=action is Action.SAVE_AND_STOP)
+        if action is Action.SAVE_AND_STOP:
+            self._leave(Outcome.STOPPED)
+            raise Stopped(self._workplace.stopped_exit_code)
+
+    def checkpoint(self, state: TrainState) -> None:
+        """Save now. Every rank must call it at the same step."""
+        self._save(state, Reason.REQUEST)
+
+    def _save(self, state: TrainState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False) -> None:
+        before = Phase(self._page.phase)
+        self._enter(Phase.SAVE)
+        step, began = state.step, time.monotonic()
+        name = reason.name.lower()
+        timeout_s = self._workplace.save_timeout_s
+        if deadline:
+            timeout_s = max(min(timeout_s, deadline - time.time()), 1.0)
+        self._events.emit("checkpoint", flush=True, step=step, status="begin", reason=name)
+        try:
+            report = self._checkpointer.save(state, reason=name, timeout_s=timeout_s)
+        except CheckpointError as error:
+            # The checkpoints before this one stand; the next due save, or the next attempt, goes on from there.
+            self._events.emit("checkpoint", flush=True, step=step, status="failed", reason=name, error=str(error))
+            log.error("checkpoint at step %d failed: %s", step, error)
+            if not may_fail and reason in (Reason.END, Reason.REQUEST):
+                raise
+        else:
+            self._saved_step = self._page.saved_step = step
+            self._page.saved_mono = time.monotonic()
+            self._events.emit(
+                "checkpoint",
+                flush=True,
+                step=step,
+                status="durable",
+                reason=name,
+                blocking_s=round(time.monotonic() - began, 6),
+                num_bytes=report.num_bytes,
+                checkpoint=str(report.id),
+            )
+        self._enter(before)
+        self._floats[_BEAT] = time.monotonic()
+
+    # Pieces for code that owns its loop.
+
+    def stop_requested(self) -> bool:
+        """Whether a notice stands. For long phases between steps (warm-up, evaluation): return to the step loop soon."""
+        self._floats[_BEAT] = time.monotonic()
+        return bool(self._page.notice_cause) or self._workplace.wants_agreement()
+
+    def heartbeat(self) -> None:
+        """Say that this worker is alive, from a long phase between steps."""
+        self._floats[_BEAT] = time.monotonic()
+
+    @contextmanager
+    def phase(self, phase: Phase = Phase.EVAL) -> Iterator[None]:
+        """Mark a block as something other than stepping, evaluation by default."""
+        before = Phase(self._page.phase)
+        self._enter(phase)
+        try:
+            yield
+        finally:
+            self._enter(before)
+
+    def log(self, step: int, **values: float) -> None:
+        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before."""
+        if self.rank == 0:
+            self._events.emit("metric", step=step, values={name: float(value) for name, value in values.items()})
+
+    # Leaving.
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._flush_window()
+        if error is None:
+            self._leave(Outcome.FINISHED)
+        elif not isinstance(error, SystemExit | KeyboardInterrupt):
+            write_error_file(error)
+        self._events.close()
+        self._workplace.close(Outcome(self._page.outcome), self._page.step)
+
+    def _leave(self, outcome: Outcome) -> None:
+        self._enter(Phase.LEAVE)
+        self._page.outcome = outcome
+
+    def _enter(self, phase: Phase) -> None:
+        self._page.phase = phase
+        self._floats[_BEAT] = time.monotonic()
+        self._events.emit("phase", phase=phase.name.lower())
+
+    def _flush_window(self) -> None:
+        if self._ends:
+            ends = [round(end, 6) for end in self._ends]
+            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends)
+            self._first += len(ends)
+            self._ends.clear()
+
+    @property
+    def _checkpointer(self) -> Checkpointer:
+        return self._workplace.checkpointer
+
+
+def _slot(field: str) -> int:
+    return int(vars(Page)[field].slot)
+
+
+# The hot fields by their slots: a descriptor's call would cost as much as all else a boundary does.
+_PHASE, _STEP, _HOLD_ROUND = _slot("phase"), _slot("step"), _slot("hold_round")
+_BEAT, _STEP_S = _slot("beat_mono"), _slot("step_s")

@@ -1,0 +1,267 @@
+"""Where a worker finds itself: under a node agent, or alone (plain python, torchrun, whatever sends TERM)."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resilient_launch.config.load import load_frozen
+from resilient_launch.config.schema import CheckpointConfig
+from resilient_launch.core.causes import Cause, Notice
+from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
+from resilient_launch.core.paths import RunPaths
+from resilient_launch.job import agreement, signals
+from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
+from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.policy.notice import DEFAULT_GRACE_S
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from resilient_launch.checkpoint.checkpointer import Checkpointer
+
+STORE_TIMEOUT = timedelta(seconds=300)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What happened before this worker group: the highest count of completed steps, and why the last one ended."""
+
+    last_step: int
+    last_cause: Cause | None
+
+
+class Workplace:
+    """What a Run needs to know of its surroundings. This base is a worker under a node agent."""
+
+    asks_agreement = False
+    """Whether the worker itself asks for agreed saves, for lack of an agent that does."""
+    stopped_exit_code = EXIT_OK
+    """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
+
+    def __init__(self, run_dir: Path, page: Page, config: CheckpointConfig) -> None:
+        env = os.environ
+        self.paths, self.page, self.config = RunPaths(run_dir), page, config
+        self.rank, self.world_size = int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
+        self.local_rank = int(env.get("LOCAL_RANK", "0"))
+        self.restart = int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.attempt = int(env.get("RLAUNCH_ATTEMPT", "0"))
+        self.node_index = int(env.get("RLAUNCH_NODE_INDEX", "0"))
+        self.slurm_restart_count = int(env.get("SLURM_RESTART_COUNT") or 0)
+        self.pid = os.getpid()
+        self.every_steps = config.every.steps
+        self.save_timeout_s = config.save_timeout_s
+
+    @cached_property
+    def store(self) -> Store:
+        """A key-value store that all ranks of this worker group share, apart from the training process group's."""
+        from torch.distributed import HashStore, PrefixStore, TCPStore
+
+        if self.world_size == 1:
+            return HashStore()
+        client = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            wait_for_workers=False,
+            timeout=STORE_TIMEOUT,
+        )
+        return PrefixStore(f"rlaunch/{self.restart}", client)
+
+    @cached_property
+    def checkpointer(self) -> Checkpointer:
+        from resilient_launch.checkpoint.checkpointer import Checkpointer
+        from resilient_launch.checkpoint.store_board import StoreBoard
+
+        run = self._run_record()
+        claimed = self._claimed()
+        return Checkpointer(
+            self.paths.checkpoints,
+            run_id=str(run.get("id", self.paths.name)),
+            attempt=self.attempt,
+            restart=self.restart,
+            rank=self.rank,
+            world_size=self.world_size,
+            board=StoreBoard(self.store),
+            code_version=claimed.code_version if claimed else "",
+            keep=self.config.keep,
+            allowed=frozenset(claimed.checkpoints) if claimed else None,
+            on_topology_change=self.config.on_topology_change,
+            on_code_change=self.config.on_code_change,
+        )
+
+    def history(self) -> History:
+        """Read from the run directory; the first rank alone needs it."""
+        if self.rank != 0:
+            return History(last_step=0, last_cause=None)
+        ends = read_ends(self.paths)
+        earlier = [ends[number] for number in sorted(ends) if number < self.attempt]
+        here = last_step(self.paths, self.attempt) if self.restart else None
+        steps = [end.end_step or 0 for end in earlier] + [here or 0]
+        last = Cause.CRASH if self.restart else Cause(earlier[-1].cause) if earlier else None
+        return History(last_step=max(steps), last_cause=last)
+
+    def wants_agreement(self) -> bool:
+        """Whether this worker should ask for an agreed save now."""
+        return False
+
+    def ask_agreement(self) -> None:
+        """Ask for the save that ``wants_agreement`` found due."""
+
+    def close(self, outcome: Outcome, step: int) -> None:
+        """The script's part is over."""
+
+    def _claimed(self) -> Attempt | None:
+        return next((each for each in read_attempts(self.paths) if each.number == self.attempt), None)
+
+    def _run_record(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            record = json.loads(self.paths.run.read_bytes())
+            if isinstance(record, dict):
+                return record
+        return {}
+
+
+class LoneWorkplace(Workplace):
+    """A worker without a node agent: it hears the signals itself and agrees with the other ranks directly.
+
+    The handlers only set a flag. ``grace_s`` is how long the supervisor waits between TERM and KILL.
+    """
+
+    asks_agreement = True
+    stopped_exit_code = EXIT_TEMPORARY
+
+    def __init__(self, run_dir: Path, config: CheckpointConfig, grace_s: float) -> None:
+        super().__init__(run_dir, Page.private(), config)
+        self._grace_s = grace_s
+        self._signal = ""
+        self._told = False
+        self._saved_at = time.monotonic()
+        for number in signals.NOTICE_SIGNALS:
+            signal.signal(number, self._set_flag)
+        self.attempt = self._claim()
+        self._participant = agreement.Participant(
+            self._agents_store(),
+            index=self.rank,
+            pages=[self.page],
+            on_stop=lambda step: None,
+            on_event=lambda status, number, step, reason: None,
+            on_lost=lambda: None,
+        )
+        self._participant.start()
+        if self.rank == 0:
+            agreement.Leader(self._agents_store(), num_participants=self.world_size, pages=[self.page]).start()
+        self._requests = self._agents_store()
+
+    def _set_flag(self, number: int, frame: object) -> None:
+        self._signal = signal.Signals(number).name
+
+    def _agents_store(self) -> Store:
+        """A connection of its own: a blocking wait would hold up whoever shares it."""
+        from torch.distributed import PrefixStore
+
+        store = self.store
+        if self.world_size > 1:
+            store = type(self).store.func(self)
+        return PrefixStore("agents", store)
+
+    def _claim(self) -> int:
+        """The first rank claims the next attempt; the others learn its number."""
+        if self.rank != 0:
+            return int(self.store.get("attempt"))
+        for directory in self.paths.all():
+            directory.mkdir(parents=True, exist_ok=True)
+        attempt = claim(
+            self.paths,
+            job_id=f"{os.uname().nodename}-{self.pid}",
+            slurm_restart_count=self.restart,
+            nodes=[os.uname().nodename],
+            addresses=[],
+            port=0,
+            code_version="",
+        )
+        self.store.set("attempt", str(attempt.number))
+        return attempt.number
+
+    def wants_agreement(self) -> bool:
+        if self._told:
+            return False
+        if self._signal:
+            return True
+        every_s = self.config.every.seconds
+        if self.rank or every_s is None:
+            return False
+        return time.monotonic() - max(self._saved_at, self.page.saved_mono) > every_s
+
+    def ask_agreement(self) -> None:
+        if not self._signal:
+            self._saved_at = time.monotonic()
+            agreement.request(self._requests, agreement.SaveRequest(action=Action.SAVE, reason=Reason.TIME))
+            return
+        self._told = True
+        deadline = time.time() + self._grace_s
+        self.page.set_notice(Notice(cause=Cause.YIELDED, deadline=deadline, source=self._signal))
+        wish = agreement.SaveRequest(action=Action.SAVE_AND_STOP, reason=Reason.NOTICE, deadline=deadline)
+        agreement.request(self._requests, wish)
+
+    def close(self, outcome: Outcome, step: int) -> None:
+        self._participant.end()
+        if self.rank == 0 and outcome is not Outcome.NONE:
+            finished = outcome is Outcome.FINISHED
+            record_end(
+                self.paths,
+                AttemptRecord(
+                    number=self.attempt,
+                    cause=Cause.FINISHED if finished else Cause.YIELDED,
+                    end_step=step,
+                    ended_at=time.time(),
+                    action="done" if finished else "leave",
+                    why="the last step is done" if finished else f"{self._signal}: saved and left",
+                ),
+            )
+
+
+def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float | None) -> Workplace:
+    """The workplace of this process, from its environment."""
+    pages = os.environ.get("RLAUNCH_PAGE_DIR")
+    if pages is None:
+        grace = grace_s if grace_s is not None else float(os.environ.get("RLAUNCH_GRACE_S", DEFAULT_GRACE_S))
+        return LoneWorkplace(run_dir or Path("runs/default").absolute(), config or CheckpointConfig(), grace)
+    directory = Path(os.environ["RLAUNCH_RUN_DIR"])
+    # The mask came with the process; data loaders must still obey the trainer, and none may outlive it.
+    signals.guard_forked_children()
+    atexit.register(_kill_children)
+    page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
+    return Workplace(directory, page, load_frozen(RunPaths(directory).config).checkpoint)
+
+
+def _kill_children() -> None:
+    """multiprocessing waits at exit for children it sent TERM to; with TERM blocked in them it would wait for ever."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
+
+
+def write_error_file(error: BaseException) -> None:
+    """Leave the traceback where the elastic agent's format says, for the report of the first rank that failed."""
+    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not target:
+        return
+    text = "".join(traceback.format_exception(error))
+    message = {
+        "message": f"{type(error).__name__}: {error}",
+        "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))},
+    }
+    with contextlib.suppress(OSError):
+        Path(target).write_text(json.dumps({"message": message}))

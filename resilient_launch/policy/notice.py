@@ -1,0 +1,41 @@
+"""What a signal means, told from what Slurm says of the job at that moment."""
+
+from __future__ import annotations
+
+from resilient_launch.core.causes import Cause, Notice
+
+SCAN_S = 90.0
+"""Slurm sends the signal of ``--signal`` up to its scan period early: 60 s by the manual, and half a scan more."""
+DEFAULT_GRACE_S = 30.0
+"""Time to save where nothing names a deadline: Slurm's KillWait and Kubernetes' grace period have the same default."""
+
+
+def classify(
+    signal_name: str,
+    *,
+    now: float,
+    job_state: str | None,
+    preempt_time: float | None,
+    end_time: float | None,
+    kill_wait_s: float,
+    signal_lead_s: float,
+) -> Notice:
+    """The notice that ``signal_name`` brings. All times are wall-clock seconds; None where Slurm does not say.
+
+    A preemption shows PreemptTime, and EndTime is the end of the grace; a cancelled job is CANCELLED before its
+    processes hear of it; a job at its limit is past EndTime, or within the signal's lead of it. Anything else was sent
+    by a person or a site's script: save and give the nodes back.
+    """
+    state = (job_state or "").split()[0].rstrip("+") if job_state else ""
+    if state.startswith("CANCELLED"):
+        return Notice(cause=Cause.CANCELLED, deadline=now + kill_wait_s, source=signal_name)
+    if preempt_time is not None or state == "PREEMPTED":
+        deadline = end_time if end_time is not None and end_time > now else now + kill_wait_s
+        return Notice(cause=Cause.PREEMPTED, deadline=deadline, source=signal_name)
+    if state == "TIMEOUT" or (end_time is not None and end_time <= now):
+        return Notice(cause=Cause.TIME_LIMIT, deadline=now + kill_wait_s, source=signal_name)
+    if end_time is not None and end_time - now <= signal_lead_s + SCAN_S:
+        return Notice(cause=Cause.TIME_LIMIT, deadline=end_time, source=signal_name)
+    if state == "NODE_FAIL":
+        return Notice(cause=Cause.NODE_FAILURE, deadline=now + kill_wait_s, source=signal_name)
+    return Notice(cause=Cause.YIELDED, deadline=now + DEFAULT_GRACE_S, source=signal_name)
