@@ -75,7 +75,7 @@ class ConfigIssue:
         return "\n".join(_visible(line) for line in lines)
 
 
-class ConfigErrors(UsageError):
+class ConfigErrors(UsageError):  # noqa: N818 - it holds several
     """Everything that is wrong with a configuration, in the order of the file.
 
     Its text starts without ``error: `` and has it before every further issue, so that a command line which puts

@@ -47,7 +47,7 @@ def loads(
 
 
 def as_dict(config: LaunchConfig) -> dict[str, Any]:
-    """``config`` in the file's own words, for JSON or YAML: every default filled in, what is left to the site absent."""
+    """``config`` in the file's own words, fit for JSON: every default filled in, what is left to the site absent."""
     words = write_fields(config, TOP)
     if not config.command:
         del words["command"]
