@@ -1,0 +1,193 @@
+"""What a run is made of. Every value is checked and resolved before one of these exists; times are seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from resilient_launch.cluster.fake.spec import FakeSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRange:
+    """How many nodes the run accepts, both ends included."""
+
+    min: int
+    max: int
+
+    def __str__(self) -> str:
+        return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Every:
+    """An interval in steps or in seconds: one of the two is None."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When checkpoints are made and kept, and what a resume insists on."""
+
+    every: Every = Every(seconds=600.0)
+    """How often training saves without being asked."""
+    keep: int = 3
+    """How many of the newest checkpoints retention leaves."""
+    on_topology_change: Literal["stop", "warn"] = "stop"
+    """What a resume does when the checkpoint's parallel layout is another, the configured node range aside."""
+    on_code_change: Literal["stop", "warn"] = "stop"
+    """What a resume does when the checkpoint was written by other code."""
+    save_timeout_s: float = 1800.0
+    """How long one save may take before it is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartConfig:
+    """How often the run is started again before it stops for good; progress refills each budget."""
+
+    max_worker_restarts: int = 3
+    """Worker-group restarts inside one attempt."""
+    max_crashes: int = 3
+    """Requeues without progress for each cause that is the run's own fault: crash, hang, out of memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeConfig:
+    """Which code the run executes."""
+
+    snapshot: bool = True
+    """Whether the run executes a copy of workdir that is made at submit, so that later edits do not reach it."""
+    exclude: tuple[str, ...] = ()
+    """Glob patterns, relative to workdir, of what the copy leaves out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class At:
+    """When a fault strikes: once ``step`` steps are complete, or ``after_s`` seconds after the first step."""
+
+    step: int | None = None
+    after_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something that the fake cluster does to the run."""
+
+    verb: ClassVar[str]
+    at: At
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preempt(Fault):
+    """A job of a higher tier takes the run's nodes."""
+
+    verb = "preempt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimit(Fault):
+    """The time limit is pulled in to ``in_s`` from now; None is the shortest that lets the signal lead fire."""
+
+    verb = "time-limit"
+    in_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailNode(Fault):
+    """The gang's node of index ``node`` goes silent."""
+
+    verb = "fail-node"
+    node: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillWorker(Fault):
+    """The worker of global rank ``rank`` gets ``signal``, a name without SIG."""
+
+    verb = "kill-worker"
+    rank: int
+    signal: str = "KILL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopWorker(Fault):
+    """The worker of global rank ``rank`` freezes (SIGSTOP)."""
+
+    verb = "stop-worker"
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancel(Fault):
+    """The run's user cancels the job."""
+
+    verb = "cancel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """One run, resolved: every path absolute, every default filled in. None leaves a choice to the site."""
+
+    name: str
+    """The run's name, its directory and its Slurm job name."""
+
+    script: str | None = None
+    """Python file to run, relative to workdir where it lies inside; exactly one of script, module, command is set."""
+    module: str | None = None
+    """Python module to run, as in python -m."""
+    command: tuple[str, ...] = ()
+    """Program and its first arguments, when the worker is not Python."""
+    args: tuple[str, ...] = ()
+    """Arguments of every worker, exactly as written in the file."""
+    workdir: Path
+    """Absolute directory that workers start in."""
+    python: str
+    """Interpreter of node agents and workers: an absolute path, or a name to look up on the node's PATH."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment variables of every worker, added to what the job has."""
+    setup: tuple[str, ...] = ()
+    """Lines of the user's own shell, run in the batch script before anything else."""
+
+    nodes: NodeRange = NodeRange(min=1, max=1)
+    """How many nodes the gang has."""
+    workers_per_node: int = 1
+    """How many ranks each node runs."""
+    gpus_per_node: int = 0
+    """GPUs asked of each node."""
+    cpus_per_worker: int = 1
+    """CPU cores asked for each worker."""
+    memory_mb: int | None = None
+    """MiB asked of each node."""
+    time_s: float | None = None
+    """Time limit of one attempt, infinity for unlimited; Slurm rounds it up to whole minutes."""
+    signal_lead_s: int = 120
+    """How long before the time limit Slurm gives notice."""
+    partition: str | None = None
+    """Partition, or several with commas between."""
+    account: str | None = None
+    """Account that is charged."""
+    qos: str | None = None
+    """Quality of service."""
+    sbatch: tuple[tuple[str, str | Literal[True]], ...] = ()
+    """Further sbatch options, long names without dashes; True is an option without a value."""
+
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When checkpoints are made and kept."""
+    restart: RestartConfig = RestartConfig()
+    """How often the run is started again."""
+    code: CodeConfig = CodeConfig()
+    """Which code the run executes."""
+    cluster: Literal["slurm", "fake"] = "slurm"
+    """Where the run goes: the Slurm whose commands are on PATH, or one of real processes on this machine."""
+    fake: FakeSpec = field(default_factory=FakeSpec)
+    """What the fake cluster looks like; what the file leaves open is sized to fit the run."""
+    faults: tuple[Fault, ...] = ()
+    """What the fake cluster does to the run, in the file's order."""
+
+    @property
+    def cpus_per_node(self) -> int:
+        """CPU cores asked of each node."""
+        return self.workers_per_node * self.cpus_per_worker
