@@ -8,18 +8,17 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resilient_launch.cluster.slurm import SlurmCommands
-from resilient_launch.config.load import load_frozen
+from resilient_launch.config import load
 from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core.causes import RunState
 from resilient_launch.core.errors import RlaunchError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import attempt as attempts
-from resilient_launch.job import ending, signals
+from resilient_launch.job import code, ending, signals
 from resilient_launch.job.agent import Message, NodeAgent
 from resilient_launch.job.context import Allocation, first_reachable, own_addresses
 
@@ -43,12 +42,12 @@ def main(run_dir: str) -> None:
         log.info("run %s is finished: nothing to do", paths.name)
         return
     allocation = Allocation.from_environment(os.environ)
-    config = load_frozen(paths.config)
-    code = _run(config, paths, allocation, inbox)
+    config = load(paths.config, frozen=True)
+    exit_code = _run(config, paths, allocation, inbox)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of the elastic agent and of the store may still be waiting on peers that have left.
-    os._exit(code)
+    os._exit(exit_code)
 
 
 def is_over(paths: RunPaths) -> bool:
@@ -149,7 +148,7 @@ def _claim(config: LaunchConfig, paths: RunPaths, allocation: Allocation) -> tup
         nodes=allocation.nodes,
         addresses=own_addresses(),
         port=store.port,
-        code_version=read_code_version(paths),
+        code_version=_code_version(config, paths),
     )
     return store, attempt
 
@@ -180,13 +179,12 @@ def _join(paths: RunPaths, allocation: Allocation) -> tuple[TCPStore, attempts.A
     return TCPStore(address, attempt.port, is_master=False, wait_for_workers=False), attempt, address
 
 
-def read_code_version(paths: RunPaths) -> str:
-    """The code version that was recorded when the run was submitted; empty where none was."""
-    try:
-        run: Mapping[str, str] = json.loads(paths.run.read_bytes())
-    except (OSError, ValueError):
-        return ""
-    return run.get("code_version", "")
+def _code_version(config: LaunchConfig, paths: RunPaths) -> str:
+    """What this attempt executes: the snapshot made at submit, or what the working directory holds by now."""
+    if config.code.snapshot:
+        return str(json.loads(paths.run.read_bytes())["code_version"])
+    files = code.list_files(config.workdir, config.code.exclude, outside=paths.directory.parent)
+    return code.version(config.workdir, files)
 
 
 def _kill_wait_s(scheduler: SlurmCommands) -> float:

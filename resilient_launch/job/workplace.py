@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resilient_launch.config.load import load_frozen
+from resilient_launch.config import load
 from resilient_launch.config.schema import CheckpointConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
@@ -243,7 +243,7 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     signals.guard_forked_children()
     atexit.register(_kill_children)
     page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
-    return Workplace(directory, page, load_frozen(RunPaths(directory).config).checkpoint)
+    return Workplace(directory, page, load(RunPaths(directory).config, frozen=True).checkpoint)
 
 
 def _kill_children() -> None:

@@ -1,0 +1,204 @@
+"""Making a run's directory and its job: all of it, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from resilient_launch.cluster import submitit_glue
+from resilient_launch.config import dump
+from resilient_launch.core import durable
+from resilient_launch.core.errors import RefusedError, RlaunchError, UsageError
+from resilient_launch.core.paths import RunPaths
+from resilient_launch.job import code
+from resilient_launch.launch.clusters import Connection
+from resilient_launch.launch.plan import SubmitPlan
+
+_NOT_SHARED = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+def submit(plan: SubmitPlan, connection: Connection) -> str:
+    """Submit the run and return its job id.
+
+    A new run gets its directory; one that stopped, failed or was cancelled goes on from its checkpoint as a new
+    attempt. Raises RefusedError for a run that is live or finished, or with sbatch's own words; UsageError when the
+    directory cannot be used. A refused new run leaves nothing behind.
+    """
+    paths = plan.paths
+    _check_root(plan)
+    made = _make_directory(paths)
+    try:
+        with _locked(paths):
+            if not made:
+                _check_resubmission(paths, connection)
+            _fill(plan, is_new=made)
+            with _verdict_set_aside(paths):
+                job_id = submitit_glue.submit(plan.request, connection.env)
+            _record_job(paths, job_id)
+            return job_id
+    except BaseException:
+        if made:
+            shutil.rmtree(paths.directory, ignore_errors=True)
+        raise
+
+
+def read_run(paths: RunPaths) -> dict[str, object]:
+    """``run.json``: id, name, code version, and the ids of its jobs, oldest first. Raises RefusedError for no run."""
+    try:
+        record = json.loads(paths.run.read_bytes())
+    except FileNotFoundError:
+        raise not_found(paths) from None
+    except (OSError, ValueError) as error:
+        raise RlaunchError("run.json", where=str(paths.run), why=f"cannot be read: {error}") from error
+    if not isinstance(record, dict):
+        raise RlaunchError("run.json", where=str(paths.run), why="is not a JSON object")
+    return record
+
+
+def not_found(paths: RunPaths) -> RefusedError:
+    """The error for a run that is not there, with the names that are."""
+    with contextlib.suppress(OSError):
+        names = sorted(entry.parent.name for entry in paths.directory.parent.glob("*/run.json"))
+        if names:
+            return RefusedError(
+                f"no run {paths.name!r}", where=str(paths.directory.parent), hint=f"one of: {', '.join(names[:10])}"
+            )
+    return RefusedError(
+        f"no run {paths.name!r}",
+        where=str(paths.directory.parent),
+        hint="--root DIR or RLAUNCH_ROOT, if it lives elsewhere",
+    )
+
+
+def _check_root(plan: SubmitPlan) -> None:
+    root = plan.paths.directory.parent
+    existing = next(parent for parent in (root, *root.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"run directory {str(root)!r}",
+            why=f"{str(existing)!r} is not a directory that you can write to",
+            hint="--root DIR or RLAUNCH_ROOT with a directory on shared storage",
+        )
+    kind = _filesystem(existing)
+    if plan.config.cluster == "slurm" and plan.config.nodes.max > 1 and kind in _NOT_SHARED:
+        raise UsageError(
+            f"run directory {str(root)!r}",
+            why=f"lies on {kind}, which other nodes do not see",
+            hint="--root DIR or RLAUNCH_ROOT with a directory on shared storage",
+        )
+
+
+def _filesystem(path: Path) -> str:
+    """The type of the file system that holds ``path``, by the longest mount point above it."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _device, point, found = line.split()[:3]
+            point = point.encode().decode("unicode_escape")
+            if len(point) > len(best) and path.resolve().is_relative_to(point):
+                best, kind = point, found
+    return kind
+
+
+def _make_directory(paths: RunPaths) -> bool:
+    paths.directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        paths.directory.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _locked(paths: RunPaths) -> FileLock:
+    lock = FileLock(paths.directory / "submit.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RefusedError(f"run {paths.name!r}", why="is being submitted by another process") from None
+    except OSError as error:
+        raise UsageError(
+            f"run directory {str(paths.directory)!r}", why=f"cannot be written to: {error.strerror}"
+        ) from error
+    return lock
+
+
+def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
+    """Raise RefusedError unless the run is one that stopped."""
+    if not paths.run.exists():
+        raise RefusedError(
+            f"directory {str(paths.directory)!r}",
+            why="exists and is not a run",
+            hint="another name, or remove the directory",
+        )
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(paths.verdict.read_bytes())["state"] == "finished":
+            raise RefusedError(
+                f"run {paths.name!r}",
+                why="is finished",
+                hint=f"rlaunch status {paths.name}, or another name",
+            )
+    jobs = [str(job) for job in _jobs(read_run(paths))]
+    for job_id, view in connection.scheduler.queue(jobs).items() if jobs else ():
+        if not view.is_over:
+            raise RefusedError(
+                f"run {paths.name!r}",
+                why=f"is live: job {job_id} is {view.state.lower()}",
+                hint=f"rlaunch status {paths.name}, or rlaunch cancel {paths.name} first",
+            )
+
+
+def _jobs(record: dict[str, object]) -> list[object]:
+    jobs = record.get("jobs")
+    return jobs if isinstance(jobs, list) else []
+
+
+def _fill(plan: SubmitPlan, *, is_new: bool) -> None:
+    config, paths = plan.config, plan.paths
+    record: dict[str, object] = (
+        {"id": uuid.uuid4().hex, "name": config.name, "created_at": time.time(), "parent": None, "jobs": []}
+        if is_new
+        else read_run(paths)
+    )
+    for directory in paths.all():
+        directory.mkdir(exist_ok=True)
+    files = code.list_files(config.workdir, config.code.exclude, outside=paths.directory.parent)
+    if config.code.snapshot:
+        staged = paths.directory / f".tmp-code-{uuid.uuid4().hex[:12]}"
+        code.copy(config.workdir, files, staged)
+        shutil.rmtree(paths.code, ignore_errors=True)
+        staged.rename(paths.code)
+    copied = paths.code if config.code.snapshot else None
+    record["code_version"] = code.version(config.workdir, files, tree_at=copied)
+    durable.replace_file(paths.config, dump(config).encode())
+    durable.replace_file(paths.run, json.dumps(record, indent=1).encode())
+    for request in paths.control.iterdir():
+        request.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _verdict_set_aside(paths: RunPaths) -> Iterator[None]:
+    """A run that goes on has no verdict; one whose submission is refused keeps the one it had."""
+    aside = paths.verdict.with_suffix(".before.json")
+    with contextlib.suppress(FileNotFoundError):
+        paths.verdict.replace(aside)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            aside.replace(paths.verdict)
+        raise
+    aside.unlink(missing_ok=True)
+
+
+def _record_job(paths: RunPaths, job_id: str) -> None:
+    record = read_run(paths)
+    record["jobs"] = [*_jobs(record), job_id]
+    durable.replace_file(paths.run, json.dumps(record, indent=1).encode())
