@@ -1,0 +1,162 @@
+"""Slurm by its commands, whichever are found on PATH: a fake that brings the same commands is no other case."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+from resilient_launch.cluster.base import JobRow, JobView, RequeueOutcome
+from resilient_launch.cluster.slurm_text import (
+    SACCT_FIELDS,
+    SQUEUE_FORMAT,
+    clean_message,
+    parse_node_address,
+    parse_sacct,
+    parse_show_job,
+    parse_squeue,
+)
+from resilient_launch.core.errors import RefusedError, RlaunchError, UnreachableError, UsageError
+
+_JOB_ID = re.compile(r"\d{1,12}(?:[_+]\d{1,12})?", re.ASCII)
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_SETTINGS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
+_SILENCE = re.compile(
+    r"unable to contact slurm controller|timed out|connection refused|could not establish a configuration source"
+    r"|zero bytes were transmitted|standby mode|munge encode failed|unable to resolve|connect failure",
+    re.IGNORECASE,
+)
+_UNKNOWN_JOB = "invalid job id"
+_WAITS_ALREADY = "pending execution"
+
+
+def client_environment(env: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
+    """``env`` for one of Slurm's commands: without the variables that change what the command does or prints.
+
+    Inside a job they also hold the job's own identity, which a job submitted from there must not take for its own.
+    ``keep`` names variables to leave in.
+    """
+    kept = _KEPT | set(keep)
+    return {name: value for name, value in env.items() if name in kept or not name.startswith(_SETTINGS)}
+
+
+def check_answer(command: str, done: subprocess.CompletedProcess[str], what: str) -> None:
+    """Raise UnreachableError, or RefusedError with ``what`` and Slurm's own words, unless ``command`` succeeded."""
+    if done.returncode == 0:
+        return
+    words = clean_message(done.stderr) or clean_message(done.stdout) or f"exit code {done.returncode}"
+    if _SILENCE.search(words):
+        raise UnreachableError("Slurm does not answer", where=command, why=words, hint="scontrol ping")
+    raise RefusedError(what, where=command, why=words)
+
+
+def run_command(arguments: Sequence[str], env: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands, found on the PATH of ``env``. Raises UnreachableError: not found, or no answer."""
+    command = arguments[0]
+    found = shutil.which(command, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise UnreachableError(
+            f"{command} not found on PATH",
+            why="Slurm's commands are needed here",
+            hint="load your site's Slurm module, run this on a login node, or use --cluster fake",
+        )
+    try:
+        return subprocess.run(
+            [found, *arguments[1:]],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"no answer within {timeout_s:g} s", where=command, hint="scontrol ping") from None
+    except OSError as error:
+        raise UnreachableError(f"{found} cannot be run", why=error.strerror or str(error)) from None
+
+
+class SlurmCommands:
+    """The Scheduler that Slurm's commands are.
+
+    ``env`` is the environment they are found and run in, by default this process's at the time of each call;
+    ``timeout_s`` bounds each of them.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None, timeout_s: float = 30.0) -> None:
+        self._env = env
+        self._timeout_s = timeout_s
+
+    def show(self, job_id: str) -> JobView | None:
+        done = self._run("scontrol", "show", "job", _job_id(job_id))
+        if done.returncode != 0 and _UNKNOWN_JOB in done.stderr.lower():
+            return None
+        check_answer("scontrol show job", done, f"job {job_id} cannot be shown")
+        return parse_show_job(done.stdout, job_id)
+
+    def queue(self, job_ids: Sequence[str]) -> dict[str, JobView]:
+        if not job_ids:
+            return {}
+        wanted = ",".join(_job_id(job_id) for job_id in job_ids)
+        done = self._run(
+            "squeue", "--noheader", "--array", "--states=all", f"--jobs={wanted}", f"--format={SQUEUE_FORMAT}"
+        )
+        if done.returncode != 0 and _UNKNOWN_JOB in done.stderr.lower():
+            return {}
+        check_answer("squeue", done, "the queue cannot be shown")
+        return parse_squeue(done.stdout)
+
+    def history(self, job_id: str) -> list[JobRow]:
+        arguments = ("--duplicates", "--allocations", "--noheader", "--parsable2", f"--format={SACCT_FIELDS}")
+        try:
+            done = self._run("sacct", *arguments, f"--jobs={_job_id(job_id)}")
+        except UnreachableError:
+            return []
+        return parse_sacct(done.stdout) if done.returncode == 0 else []
+
+    def requeue(self, job_id: str) -> RequeueOutcome:
+        done = self._run("scontrol", "requeue", _job_id(job_id))
+        if done.returncode != 0 and _WAITS_ALREADY in done.stderr.lower():
+            return RequeueOutcome.ALREADY
+        check_answer("scontrol requeue", done, f"job {job_id} cannot be requeued")
+        return RequeueOutcome.REQUEUED
+
+    def cancel(self, job_id: str) -> None:
+        done = self._run("scancel", _job_id(job_id))
+        if done.returncode != 0 and _UNKNOWN_JOB in done.stderr.lower():
+            return
+        check_answer("scancel", done, f"job {job_id} cannot be cancelled")
+
+    def start_now(self, job_id: str) -> None:
+        done = self._run("scontrol", "update", f"JobId={_job_id(job_id)}", "StartTime=now")
+        check_answer("scontrol update", done, f"the wait of job {job_id} cannot be lifted")
+
+    def node_address(self, node: str) -> str:
+        if not _NODE_NAME.fullmatch(node):
+            raise UsageError(f"node name {node[:80]!r}", why="it holds characters that a node's name cannot")
+        done = self._run("scontrol", "show", "node", node)
+        check_answer("scontrol show node", done, f"node {node} cannot be shown")
+        address = parse_node_address(done.stdout)
+        if address is None:
+            raise RlaunchError(f"scontrol's answer about node {node}", why="it names no address")
+        return address
+
+    def version(self) -> str:
+        done = self._run("scontrol", "--version")
+        check_answer("scontrol --version", done, "the version cannot be shown")
+        return done.stdout.split()[-1] if done.stdout.split() else ""
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        env = client_environment(os.environ if self._env is None else self._env)
+        # Seconds since the epoch: a local time is ambiguous for an hour each autumn.
+        return run_command(arguments, {**env, "SLURM_TIME_FORMAT": "%s"}, self._timeout_s)
+
+
+def _job_id(job_id: str) -> str:
+    if not _JOB_ID.fullmatch(job_id):
+        raise UsageError(f"job id {job_id[:80]!r}", why="a job id is a number, or <array>_<task>")
+    return job_id
