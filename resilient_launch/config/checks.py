@@ -70,10 +70,11 @@ def _check_signal_lead(config: LaunchConfig, report: Report) -> None:
     shorter = f", or signal_lead: {format_duration(min(30, shorter_s))}" if shorter_s >= 1 else ""
     hint = f"time: {needed}{shorter}"
     if lead_s >= limit_s:
-        why = f"signal lead ≥ time limit ({format_duration(limit_s)}) would fire at start-up"
+        why = f"is ≥ the time limit of {format_duration(limit_s)} and would fire at start-up"
         report.add(("signal_lead", "time"), what, why=why, hint=hint)
     elif lead_s + SIGNAL_EARLY_S >= limit_s:
-        why = f"Slurm may signal {SIGNAL_EARLY_S}s early, which is at start-up of {format_duration(limit_s)}"
+        limit = format_duration(limit_s)
+        why = f"Slurm may signal {SIGNAL_EARLY_S}s early, which is at start-up where the time limit is {limit}"
         report.add(("signal_lead", "time"), what, why=why, hint=hint)
 
 
@@ -108,7 +109,7 @@ def _check_faults(config: LaunchConfig, report: Report) -> None:
     if config.cluster != "fake":
         if report.is_good("cluster"):
             why = f"only the fake cluster can be told to fail, and cluster is {config.cluster}"
-            report.add(("faults",), "faults", why=why, hint="cluster: fake, or faults: []")
+            report.add(("faults",), "out of place", why=why, hint="cluster: fake, or faults: []")
         return
     if not report.is_good("nodes", "workers_per_node"):
         return

@@ -103,7 +103,7 @@ def read_fields(cursor: Cursor, fields: Fields, elsewhere: Mapping[str, str] | N
     ``elsewhere`` maps keys that belong to other places, or go by other names, to where they belong.
     """
     values: dict[str, Any] = {}
-    for entry in cursor.mapping().entries:
+    for entry in cursor.mapping(hint=f"{next(iter(fields))}: …").entries:
         child = cursor.child(entry.key, entry.value)
         if entry.key not in fields:
             cursor.report.issues.append(_unknown(entry.mark, cursor, entry.key, fields, elsewhere or {}))

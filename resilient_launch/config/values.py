@@ -137,7 +137,7 @@ def nodes(cursor: Cursor) -> NodeRange:
     low, high = int(match[1]), int(match[2] or match[1])
     if low < 1 or high < low:
         why = "a range goes from the fewest to the most nodes, from 1 up"
-        raise UsageError(f"nodes {text}", why=why, hint=f"{max(1, min(low, high))}-{max(1, low, high)}")
+        raise UsageError(f"range {text}", why=why, hint=f"{max(1, min(low, high))}-{max(1, low, high)}")
     return NodeRange(min=low, max=high)
 
 

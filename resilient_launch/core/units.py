@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from fractions import Fraction
 
 from resilient_launch.core.errors import UsageError
 
@@ -18,8 +17,9 @@ _SIZE_UNITS = {"K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 MAX_SIZE_BYTES = 2**60
 
 _NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_NANO = 10**9
 _PARTS = re.compile("".join(rf"(?:{_NUMBER}{unit}\s*)?" for unit in ("d", "h", "m", "s", "ms")))
-_PART_S = (Fraction(DAY_S), Fraction(HOUR_S), Fraction(MINUTE_S), Fraction(1), Fraction(1, 1000))
+_PART_MS = (DAY_S * 1000, HOUR_S * 1000, MINUTE_S * 1000, 1000, 1)
 _CLOCK = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-9]{2}):([0-9]{2})")
 _SIZE = re.compile(rf"{_NUMBER}\s*([KMGT])(?:iB)?")
 
@@ -34,35 +34,37 @@ def parse_duration(text: str) -> float:
     """
     what = f"duration {_shorten(text)}"
     stripped = text.strip()
-    if re.fullmatch(r"[+]?[0-9]+(\.[0-9]*)?", stripped) and float(stripped) != 0:
-        number = stripped.lstrip("+")
-        raise UsageError(what, why="has no unit", hint=f"{number}s for seconds, {number}m for minutes")
-    if re.fullmatch(r"0+", stripped):
+    if re.fullmatch("0+", stripped):
         return 0.0
+    if re.fullmatch(_NUMBER, stripped):
+        raise UsageError(what, why="has no unit", hint=f"{stripped}s for seconds, {stripped}m for minutes")
     if clock := _CLOCK.fullmatch(stripped):
-        seconds = _clock_seconds(what, clock)
-    elif (parts := _PARTS.fullmatch(stripped)) and stripped:
-        seconds = sum(
-            (Fraction(part) * unit_s for part, unit_s in zip(parts.groups(), _PART_S, strict=True) if part), Fraction(0)
-        )
-    elif re.fullmatch(r"[0-9]+:[0-9]+", stripped):
-        left, right = stripped.split(":")
-        hint = f"{left}h{right}m or {left}m{right}s"
+        milliseconds = _clock_seconds(what, clock) * 1000
+    elif stripped and (parts := _PARTS.fullmatch(stripped)):
+        given = [_nano(part) * unit for part, unit in zip(parts.groups(), _PART_MS, strict=True) if part]
+        milliseconds, finer = divmod(sum(given), _NANO)
+        if finer:
+            raise UsageError(what, why="is finer than a millisecond", hint=f"{milliseconds + 1}ms")
+    elif short := re.fullmatch("([0-9]{1,4}):([0-9]{1,4})", stripped):
+        hint = f"{short[1]}h{short[2]}m or {short[1]}m{short[2]}s"
         raise UsageError(what, why="may mean hours:minutes or minutes:seconds", hint=hint)
     else:
         raise UsageError(what, why=_DURATION_FORMS, hint="10m")
-    if (seconds * 1000).denominator != 1:
-        raise UsageError(what, why="is finer than a millisecond", hint=f"{math.ceil(seconds * 1000)}ms")
-    if seconds > MAX_DURATION_S:
-        raise UsageError(what, why="is longer than 10000 days", hint=f"{MAX_DURATION_S // DAY_S}d at most")
-    return float(seconds)
+    if milliseconds > MAX_DURATION_S * 1000:
+        raise UsageError(what, why="is too long", hint=f"{MAX_DURATION_S // DAY_S}d at most")
+    return milliseconds / 1000
 
 
-def _clock_seconds(what: str, clock: re.Match[str]) -> Fraction:
+def _nano(number: str) -> int:
+    whole, _, decimals = number.partition(".")
+    return int(whole + decimals.ljust(9, "0"))
+
+
+def _clock_seconds(what: str, clock: re.Match[str]) -> int:
     days, hours, minutes, seconds = (int(group or 0) for group in clock.groups())
-    if minutes > 59 or seconds > 59 or (clock.group(1) and hours > 23):
+    if minutes > 59 or seconds > 59 or (clock[1] and hours > 23):
         raise UsageError(what, why="has minutes or seconds above 59, or hours above 23 beside days", hint="12:30:00")
-    return Fraction(days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
+    return days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -106,14 +108,14 @@ def parse_size(text: str) -> int:
     what = f"size {_shorten(text)}"
     stripped = text.strip()
     if match := _SIZE.fullmatch(stripped):
-        num_bytes = math.ceil(Fraction(match.group(1)) * _SIZE_UNITS[match.group(2)])
+        num_bytes = -(-_nano(match[1]) * _SIZE_UNITS[match[2]] // _NANO)
         if num_bytes > MAX_SIZE_BYTES:
             raise UsageError(what, why="is larger than an exbibyte", hint="4G")
         return num_bytes
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", stripped):
+    if re.fullmatch(_NUMBER, stripped):
         raise UsageError(what, why="has no unit", hint=f"{stripped}M for MiB, {stripped}G for GiB")
     if loose := re.fullmatch(rf"{_NUMBER}\s*([kmgtKMGT])[bB]?", stripped):
-        hint = f"{loose.group(1)}{loose.group(2).upper()} (powers of 1024)"
+        hint = f"{loose[1]}{loose[2].upper()} (powers of 1024)"
         raise UsageError(what, why="is not one of Slurm's units: K, M, G, T", hint=hint)
     raise UsageError(what, why="a size is a number and K, M, G or T", hint="4G")
 
