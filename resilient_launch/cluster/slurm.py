@@ -150,6 +150,16 @@ class SlurmCommands:
         check_answer("scontrol --version", done, "the version cannot be shown")
         return done.stdout.split()[-1] if done.stdout.split() else ""
 
+    def setting(self, name: str) -> str | None:
+        """The value of one of the controller's settings, such as KillWait; None where it has no such setting."""
+        done = self._run("scontrol", "show", "config")
+        check_answer("scontrol show config", done, "the controller's settings cannot be shown")
+        for line in done.stdout.splitlines():
+            key, separator, value = line.partition("=")
+            if separator and key.strip() == name:
+                return value.strip()
+        return None
+
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         env = client_environment(os.environ if self._env is None else self._env)
         # Seconds since the epoch: a local time is ambiguous for an hour each autumn.

@@ -42,7 +42,8 @@ class RequestExecutor(SlurmExecutor):
         temporary = self.folder / f".submission-{secrets.token_hex(6)}"
         script, pickle = temporary.with_suffix(".sh"), temporary.with_suffix(".pkl")
         try:
-            delayed.set_timeout(self.parameters["time"], self.max_num_timeout)
+            # submitit's own guess at a timeout, which the blocked signals keep it from making.
+            delayed.set_timeout(0, self.max_num_timeout)
             delayed.dump(pickle)
             script.write_text(self.script_text(), encoding="utf-8")
             job_id = self._sbatch(script)

@@ -46,7 +46,8 @@ class SbatchRequest:
     """What one job asks of Slurm, and the function that each of its tasks calls.
 
     ``folder`` is submitit's: pickle, script and log, on storage that every node shares. ``nodes`` is a number or a
-    range such as "2-4"; ``mem`` is per node, as sbatch takes it ("4096M"); ``time_s`` is rounded up to Slurm's minutes.
+    range such as "2-4"; ``mem`` is per node, as sbatch takes it ("4096M"); ``time_s`` is rounded up to Slurm's minutes,
+    infinity is no limit and None the site's default.
     ``signal`` reaches the job's steps ``signal_lead_s`` seconds before the time limit. ``extra`` are further sbatch
     options by their long names without dashes; True is a bare flag, False leaves the option out. ``setup`` and
     ``python`` are the only texts that a shell reads: lines before srun, and the words that start Python.
@@ -61,7 +62,7 @@ class SbatchRequest:
     cpus_per_task: int | None = None
     gpus_per_node: int | None = None
     mem: str | None = None
-    time_s: float
+    time_s: float | None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -124,7 +125,7 @@ def check_request(request: SbatchRequest) -> None:
             )
     if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)?", str(request.nodes), re.ASCII):
         raise UsageError(f"{request.nodes!r}", where="nodes", why="must be a number or a range", hint="nodes: 2-4")
-    if not math.isfinite(request.time_s) or request.time_s <= 0:
+    if request.time_s is not None and not request.time_s > 0:
         raise UsageError(f"{request.time_s!r} s", where="time", why="must be more than nothing")
 
 
@@ -164,7 +165,7 @@ def _parameters(request: SbatchRequest) -> dict[str, Any]:
         "cpus_per_task": request.cpus_per_task,
         "gpus_per_node": request.gpus_per_node or None,
         "mem": request.mem,
-        "time": math.ceil(request.time_s / 60),
+        "time": _time_limit(request.time_s),
         "partition": request.partition,
         "account": request.account,
         "qos": request.qos,
@@ -181,6 +182,12 @@ def _parameters(request: SbatchRequest) -> dict[str, Any]:
             "signal": f"{request.signal}@{request.signal_lead_s}",
         },
     }
+
+
+def _time_limit(time_s: float | None) -> int | str | None:
+    if time_s is None:
+        return None
+    return "UNLIMITED" if math.isinf(time_s) else math.ceil(time_s / 60)
 
 
 def _executor(request: SbatchRequest, env: Mapping[str, str]) -> RequestExecutor:

@@ -9,6 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -16,11 +17,12 @@ from filelock import FileLock, Timeout
 from resilient_launch.cluster import submitit_glue
 from resilient_launch.config import dump
 from resilient_launch.core import durable
-from resilient_launch.core.errors import RefusedError, RlaunchError, UsageError
+from resilient_launch.core.errors import RefusedError, UsageError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import code
 from resilient_launch.launch.clusters import Connection
 from resilient_launch.launch.plan import SubmitPlan
+from resilient_launch.launch.records import RunRecord, read_run, write_run
 
 _NOT_SHARED = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
@@ -42,40 +44,12 @@ def submit(plan: SubmitPlan, connection: Connection) -> str:
             _fill(plan, is_new=made)
             with _verdict_set_aside(paths):
                 job_id = submitit_glue.submit(plan.request, connection.env)
-            _record_job(paths, job_id)
+            write_run(paths, read_run(paths).with_job(job_id))
             return job_id
     except BaseException:
         if made:
             shutil.rmtree(paths.directory, ignore_errors=True)
         raise
-
-
-def read_run(paths: RunPaths) -> dict[str, object]:
-    """``run.json``: id, name, code version, and the ids of its jobs, oldest first. Raises RefusedError for no run."""
-    try:
-        record = json.loads(paths.run.read_bytes())
-    except FileNotFoundError:
-        raise not_found(paths) from None
-    except (OSError, ValueError) as error:
-        raise RlaunchError("run.json", where=str(paths.run), why=f"cannot be read: {error}") from error
-    if not isinstance(record, dict):
-        raise RlaunchError("run.json", where=str(paths.run), why="is not a JSON object")
-    return record
-
-
-def not_found(paths: RunPaths) -> RefusedError:
-    """The error for a run that is not there, with the names that are."""
-    with contextlib.suppress(OSError):
-        names = sorted(entry.parent.name for entry in paths.directory.parent.glob("*/run.json"))
-        if names:
-            return RefusedError(
-                f"no run {paths.name!r}", where=str(paths.directory.parent), hint=f"one of: {', '.join(names[:10])}"
-            )
-    return RefusedError(
-        f"no run {paths.name!r}",
-        where=str(paths.directory.parent),
-        hint="--root DIR or RLAUNCH_ROOT, if it lives elsewhere",
-    )
 
 
 def _check_root(plan: SubmitPlan) -> None:
@@ -145,8 +119,7 @@ def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
                 why="is finished",
                 hint=f"rlaunch status {paths.name}, or another name",
             )
-    jobs = [str(job) for job in _jobs(read_run(paths))]
-    for job_id, view in connection.scheduler.queue(jobs).items() if jobs else ():
+    for job_id, view in connection.scheduler.queue(read_run(paths).jobs).items():
         if not view.is_over:
             raise RefusedError(
                 f"run {paths.name!r}",
@@ -155,18 +128,8 @@ def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
             )
 
 
-def _jobs(record: dict[str, object]) -> list[object]:
-    jobs = record.get("jobs")
-    return jobs if isinstance(jobs, list) else []
-
-
 def _fill(plan: SubmitPlan, *, is_new: bool) -> None:
     config, paths = plan.config, plan.paths
-    record: dict[str, object] = (
-        {"id": uuid.uuid4().hex, "name": config.name, "created_at": time.time(), "parent": None, "jobs": []}
-        if is_new
-        else read_run(paths)
-    )
     for directory in paths.all():
         directory.mkdir(exist_ok=True)
     files = code.list_files(config.workdir, config.code.exclude, outside=paths.directory.parent)
@@ -176,9 +139,20 @@ def _fill(plan: SubmitPlan, *, is_new: bool) -> None:
         shutil.rmtree(paths.code, ignore_errors=True)
         staged.rename(paths.code)
     copied = paths.code if config.code.snapshot else None
-    record["code_version"] = code.version(config.workdir, files, tree_at=copied)
+    version = code.version(config.workdir, files, tree_at=copied)
     durable.replace_file(paths.config, dump(config).encode())
-    durable.replace_file(paths.run, json.dumps(record, indent=1).encode())
+    if is_new:
+        record = RunRecord(
+            id=uuid.uuid4().hex,
+            name=config.name,
+            cluster=config.cluster,
+            created_at=time.time(),
+            parent=None,
+            code_version=version,
+        )
+    else:
+        record = replace(read_run(paths), cluster=config.cluster, code_version=version)
+    write_run(paths, record)
     for request in paths.control.iterdir():
         request.unlink(missing_ok=True)
 
@@ -196,9 +170,3 @@ def _verdict_set_aside(paths: RunPaths) -> Iterator[None]:
             aside.replace(paths.verdict)
         raise
     aside.unlink(missing_ok=True)
-
-
-def _record_job(paths: RunPaths, job_id: str) -> None:
-    record = read_run(paths)
-    record["jobs"] = [*_jobs(record), job_id]
-    durable.replace_file(paths.run, json.dumps(record, indent=1).encode())

@@ -1,0 +1,106 @@
+"""Following a run to its end: one live line on a terminal, a line a change elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from resilient_launch.core.errors import RlaunchError
+
+if TYPE_CHECKING:
+    from resilient_launch.cli.common import FoundRun
+    from resilient_launch.report.state import RunStatus
+
+POLL_FAKE_S = 0.5
+POLL_SLURM_S = 5.0
+PLAIN_PROGRESS_S = 15.0
+
+
+class _Screen:
+    """Where progress goes. A terminal shows one line that changes; a log gets a line when something happened."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._said = ""
+        self._progress_at = 0.0
+
+    def show(self, headline: str, progress: str) -> None:
+        """``headline`` changes rarely and is kept; ``progress`` changes all the time."""
+        now = time.monotonic()
+        if headline != self._said:
+            self._said, self._progress_at = headline, now
+            self._write(f"{headline}\n")
+        elif not self._live and progress and now - self._progress_at > PLAIN_PROGRESS_S:
+            self._progress_at = now
+            self._write(f"{progress}\n")
+        if self._live:
+            self._write(progress)
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}" if self._live else text)
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
+    """Wait until the run is over, saying what happens on the way; returns how it stands then, or at ``timeout_s``.
+
+    A wait that Slurm adds after a requeue is lifted, where it lets us.
+    """
+    from resilient_launch.report.state import run_status
+
+    scheduler = found.connection.scheduler
+    poll_s = POLL_FAKE_S if found.connection.fake is not None else POLL_SLURM_S
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    screen, lifted, seen_over, rate = _Screen(), 0, 0, _Rate()
+    try:
+        while True:
+            status = run_status(found.paths, scheduler, found.job_id)
+            number = status.attempts[-1].number if status.attempts else 0
+            headline = f"{status.name}: {status.state}"
+            if status.attempts:
+                headline += f", attempt {number}"
+            if status.reason and status.state.is_final:
+                headline += f": {status.reason}"
+            screen.show(headline, _progress(status, rate.update(status.step)))
+            # A job between two lives may look gone for a moment: believe it only twice in a row.
+            seen_over = seen_over + 1 if status.state.is_final else 0
+            if (status.state.is_final and (status.state == "finished" or seen_over > 2)) or time.monotonic() > deadline:
+                return status
+            if status.job_state == "PENDING" and status.reason == "BeginTime" and lifted != len(status.attempts):
+                lifted = len(status.attempts)
+                with contextlib.suppress(RlaunchError):
+                    scheduler.start_now(found.job_id)
+            time.sleep(min(poll_s, max(deadline - time.monotonic(), 0.0)))
+    finally:
+        screen.close()
+
+
+class _Rate:
+    """Steps a second over the last change of the step."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._at = 0.0
+        self._rate = 0.0
+
+    def update(self, step: int | None) -> float:
+        now = time.monotonic()
+        if step is not None and step != self._step:
+            if self._step is not None and step > self._step and now > self._at:
+                self._rate = (step - self._step) / (now - self._at)
+            self._step, self._at = step, now
+        return self._rate
+
+
+def _progress(status: RunStatus, rate: float) -> str:
+    if status.step is None:
+        return ""
+    saved = "none" if status.checkpoint_step is None else f"step {status.checkpoint_step}"
+    return f"{status.name}: step {status.step}, {rate:.1f} steps/s, newest checkpoint {saved}"

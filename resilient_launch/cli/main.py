@@ -1,0 +1,55 @@
+"""``rlaunch``: the application, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from resilient_launch import __version__
+from resilient_launch.cli import cancel, logs, status, submit, wait
+from resilient_launch.core.errors import EXIT_INTERRUPTED, RlaunchError
+
+app = typer.Typer(
+    name="rlaunch",
+    help="Take a distributed PyTorch run on Slurm to its last step, whatever happens to the machines under it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("submit")(submit.submit)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("wait")(wait.wait)
+app.command("cancel")(cancel.cancel)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"rlaunch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Options that go before a command."""
+
+
+def main() -> None:
+    """The entry point: no traceback for what a user can mend, and the exit codes that the README lists."""
+    try:
+        app()
+    except RlaunchError as error:
+        text = str(error)
+        typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, say) has all it wanted; Python would complain again at exit.
+        sys.stderr.close()
+        sys.exit(0)

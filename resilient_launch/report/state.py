@@ -1,0 +1,118 @@
+"""Where a run stands: its verdict, its attempts, and what Slurm says of its job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from resilient_launch.checkpoint.store import newest
+from resilient_launch.cluster.base import JobView, Scheduler
+from resilient_launch.core.causes import Cause, RunState
+from resilient_launch.core.errors import UnreachableError
+from resilient_launch.core.paths import RunPaths
+from resilient_launch.report.attempts import AttemptRow, attempt_rows
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A run at one moment. ``reason`` is in words; ``job_state`` is Slurm's, empty where Slurm was not reached.
+
+    ``step`` counts completed steps, ``checkpoint_step`` those in the newest checkpoint, ``checkpoint_age_s`` its age.
+    """
+
+    name: str
+    state: RunState
+    reason: str
+    job_id: str
+    job_state: str
+    step: int | None
+    checkpoint_step: int | None
+    checkpoint_age_s: float | None
+    error: str
+    attempts: tuple[AttemptRow, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The status as ``rlaunch status --json`` prints it."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def read_verdict(paths: RunPaths) -> dict[str, Any] | None:
+    """The run's verdict; None while there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        verdict = json.loads(paths.verdict.read_bytes())
+        if isinstance(verdict, dict):
+            return verdict
+    return None
+
+
+def run_status(paths: RunPaths, scheduler: Scheduler, job_id: str) -> RunStatus:
+    """How the run stands whose newest job is ``job_id``. A scheduler that is out of reach leaves the files' word."""
+    verdict = read_verdict(paths)
+    view, unreachable = None, ""
+    if verdict is None and job_id:
+        try:
+            view = scheduler.show(job_id)
+        except UnreachableError as error:
+            unreachable = error.what
+        # The verdict may have been written while Slurm was asked.
+        verdict = read_verdict(paths)
+    rows = attempt_rows(paths)
+    state, reason = _judge(verdict, view, rows, unreachable)
+    checkpoint = newest(paths.checkpoints)
+    age_s = None
+    if checkpoint is not None:
+        with contextlib.suppress(OSError):
+            age_s = max(time.time() - (paths.checkpoints / str(checkpoint)).stat().st_mtime, 0.0)
+    return RunStatus(
+        name=paths.name,
+        state=state,
+        reason=reason,
+        job_id=job_id,
+        job_state=view.state if view else "",
+        step=max((row.end_step for row in rows if row.end_step is not None), default=None),
+        checkpoint_step=checkpoint.step if checkpoint else None,
+        checkpoint_age_s=age_s,
+        error=str(verdict.get("error", "")) if verdict else "",
+        attempts=tuple(rows),
+    )
+
+
+def _judge(
+    verdict: dict[str, Any] | None, view: JobView | None, rows: list[AttemptRow], unreachable: str
+) -> tuple[RunState, str]:
+    if verdict is not None:
+        return RunState(verdict["state"]), str(verdict["why"])
+    last = rows[-1] if rows else None
+    if unreachable:
+        return _of_attempt(last), f"Slurm is out of reach ({unreachable}); this is what the files say"
+    if view is None or view.is_over:
+        word = view.state.lower() if view else "no longer known to Slurm"
+        if view is not None and view.state == "CANCELLED":
+            return RunState.CANCELLED, "the job was cancelled"
+        return RunState.FAILED, f"the job is {word}, and left no verdict"
+    if view.state == "PENDING":
+        return RunState.QUEUED, view.reason or "waiting"
+    if view.state == "COMPLETING" or (last is not None and last.cause is not None):
+        running = view.state == "RUNNING" and last is not None and last.slurm_restart_count != (view.restart_count or 0)
+        if running:
+            return RunState.STARTING, "nodes are allocated"
+        return RunState.INTERRUPTED, last.why if last else ""
+    return _of_attempt(last if last and last.slurm_restart_count == (view.restart_count or 0) else None), ""
+
+
+def _of_attempt(row: AttemptRow | None) -> RunState:
+    if row is None or row.resume_step is None:
+        return RunState.STARTING
+    if row.cause is not None:
+        return RunState.INTERRUPTED
+    return RunState.RESTARTING if row.phase in ("init", "restore") else RunState.RUNNING
+
+
+def blame(row: AttemptRow) -> str:
+    """The cause of an attempt in one word for tables; a dash while it runs."""
+    return row.cause.value if isinstance(row.cause, Cause) else "-"
