@@ -84,8 +84,7 @@ class NodeAgent:
         )
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
         self._pages: list[Page] = []
-        self._participant: Participant | None = None
-        self._leader: Leader | None = None
+        self._agreement_store: Store | None = None
         self._group_began = time.monotonic()
         self._asked_at = float("-inf")
         self._asked_save_at = float("-inf")
@@ -210,12 +209,11 @@ class NodeAgent:
     def _read_forwarded(self) -> None:
         """On the first node: signals that reached other nodes only."""
         store, number = self._connect(), 1
-        with contextlib.suppress(ConnectionError, RuntimeError):
+        with contextlib.suppress(ConnectionError):
             while True:
-                message = agreement.read(store, f"signal/{number}", 60.0)
-                if message is not None:
-                    number += 1
-                    self._tell("signal", f"{message['name']}")
+                message = agreement.wait(store, f"signal/{number}")
+                number += 1
+                self._tell("signal", f"{message['name']}")
 
     def _on_notice(self, notice: Notice) -> None:
         standing = self.notice
@@ -231,14 +229,16 @@ class NodeAgent:
 
     def _ask_to_stop(self) -> None:
         notice = self.notice
-        if notice is None or self._stop_agreed or self._leader is None:
+        if notice is None or self._stop_agreed or self._agreement_store is None:
             return
         self._asked_at = time.monotonic()
         self._ask(SaveRequest(action=Action.SAVE_AND_STOP, reason=Reason.NOTICE, deadline=notice.deadline or 0.0))
 
     def _ask(self, wish: SaveRequest) -> None:
+        if self._agreement_store is None:
+            return
         try:
-            agreement.request(self._group_store(), wish)
+            agreement.request(self._agreement_store, wish)
         except ConnectionError:
             self._tell("lost")
 
@@ -264,7 +264,8 @@ class NodeAgent:
         self._pages = pages
         self._group_began = time.monotonic()
         self._events.identify(restart=restart)
-        self._participant = Participant(
+        self._agreement_store = self._group_store()
+        Participant(
             self._group_store(),
             index=self._allocation.node_index,
             pages=pages,
@@ -273,11 +274,9 @@ class NodeAgent:
                 "agreement", flush=True, status=status, round=number, step=step, reason=reason
             ),
             on_lost=lambda: self._tell("lost"),
-        )
-        self._participant.start()
+        ).start()
         if self._allocation.is_first:
-            self._leader = Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages)
-            self._leader.start()
+            Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
         if self.notice is not None:
             for page in pages:
                 page.set_notice(self.notice)
@@ -290,10 +289,9 @@ class NodeAgent:
         return PrefixStore(f"group/{self._elastic.restart}", self._connect())
 
     def _end_agreement(self) -> None:
-        for thread in (self._participant, self._leader):
-            if thread is not None:
-                thread.end()
-        self._participant = self._leader = None
+        if self._agreement_store is not None:
+            agreement.finish(self._agreement_store)
+        self._agreement_store = None
 
     # What the clock asks for.
 

@@ -10,6 +10,7 @@ The store is anything with the methods of ``torch.distributed.Store``; nothing h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from resilient_launch.job.page import Action, Page, Reason
 
-POLL_S = 1.0
+POLL_S = 0.01
 SETTLE_S = 0.002
 """From asking a rank to hold to reading its step: far longer than a store takes to reach another core."""
 ANSWER_TIMEOUT_S = 10.0
@@ -34,6 +35,7 @@ class KeyValueStore(Protocol):
     def get(self, key: str) -> bytes: ...
     def wait(self, keys: list[str], timeout: timedelta) -> Any: ...
     def add(self, key: str, amount: int) -> int: ...
+    def check(self, keys: list[str]) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +50,37 @@ class SaveRequest:
 def read(store: KeyValueStore, key: str, timeout_s: float) -> dict[str, Any] | None:
     """The JSON object under ``key``, waiting up to ``timeout_s`` for it; None when it did not come.
 
-    Raises ConnectionError when the store itself is gone.
+    Asks again and again: a timed wait on torch's store prints a warning each time it expires. Raises ConnectionError when
+    the store itself is gone.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        while not store.check([key]):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_S)
+        return _parse(store.get(key))
+    except RuntimeError as error:
+        raise ConnectionError(f"the agents' store is gone: {error}") from error
+
+
+def wait(store: KeyValueStore, key: str) -> dict[str, Any]:
+    """The JSON object under ``key``, however long it takes: no message goes round while nothing happens.
+
+    Raises ConnectionError when the store is gone.
     """
     try:
-        store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
-        value = json.loads(store.get(key))
+        store.wait([key], timedelta(days=365))
+        return _parse(store.get(key))
     except RuntimeError as error:
-        # torch has one exception type for a key that did not come in time and others for a lost server.
-        if type(error).__name__ == "DistStoreError" or "imeout" in str(error):
-            return None
         raise ConnectionError(f"the agents' store is gone: {error}") from error
-    return value if isinstance(value, dict) else None
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ConnectionError(f"the agents' store holds something else: {data[:80]!r}")
+    return value
 
 
 def post(store: KeyValueStore, key: str, value: dict[str, Any]) -> None:
@@ -82,12 +104,20 @@ def request(store: KeyValueStore, wish: SaveRequest) -> None:
     )
 
 
-def wait_until_acted(pages: Sequence[Page], timeout_s: float, ended: threading.Event) -> bool:
+def finish(store: KeyValueStore) -> None:
+    """Make every thread that takes part over ``store`` end. A gone store ends them by itself."""
+    with contextlib.suppress(ConnectionError):
+        post(store, "over", {})
+        request(store, SaveRequest(action=Action.NONE, reason=Reason.END))
+
+
+def wait_until_acted(pages: Sequence[Page], timeout_s: float) -> bool:
     """Wait until every rank has begun to act on the newest final word; whether it did in time."""
     deadline = time.monotonic() + timeout_s
     while any(page.done_round < page.word for page in pages):
-        if time.monotonic() > deadline or ended.wait(0.01):
+        if time.monotonic() > deadline:
             return False
+        time.sleep(POLL_S)
     return True
 
 
@@ -112,27 +142,22 @@ class Participant(threading.Thread):
         super().__init__(name="rlaunch-agreement", daemon=True)
         self._store, self._index, self._pages = store, index, pages
         self._on_stop, self._on_event, self._on_lost = on_stop, on_event, on_lost
-        self._ended = threading.Event()
-
-    def end(self) -> None:
-        """Take part in no further round."""
-        self._ended.set()
 
     def run(self) -> None:
         number = 1
         try:
-            while not self._ended.is_set():
-                proposal = read(self._store, f"round/{number}/propose", POLL_S)
-                if proposal is not None and not self._ended.is_set():
-                    self._take_part(number, proposal)
-                    number += 1
+            while True:
+                proposal = wait(self._store, f"round/{number}/propose")
+                if proposal["action"] == Action.NONE:
+                    return
+                self._take_part(number, proposal)
+                number += 1
         except ConnectionError:
-            if not self._ended.is_set():
-                self._on_lost()
+            self._on_lost()
 
     def _take_part(self, number: int, proposal: dict[str, Any]) -> None:
         step, reason = int(proposal["step"]), Reason(proposal["reason"])
-        if not wait_until_acted(self._pages, ANSWER_TIMEOUT_S / 2, self._ended):
+        if not wait_until_acted(self._pages, ANSWER_TIMEOUT_S / 2):
             # A hold at a new step would make a rank pass the step it was already told to act at.
             post(self._store, f"round/{number}/answer/{self._index}", {"reached": step})
             return
@@ -162,32 +187,31 @@ class Leader(threading.Thread):
     def __init__(self, store: KeyValueStore, *, num_participants: int, pages: Sequence[Page]) -> None:
         super().__init__(name="rlaunch-leader", daemon=True)
         self._store, self._num_participants, self._pages = store, num_participants, pages
-        self._ended = threading.Event()
         self._round = 0
-
-    def end(self) -> None:
-        self._ended.set()
 
     def run(self) -> None:
         number = 1
-        try:
-            while not self._ended.is_set():
-                wish = read(self._store, f"request/{number}", POLL_S)
-                if wish is None:
-                    continue
+        # The participant beside us reports a lost store.
+        with contextlib.suppress(ConnectionError):
+            while True:
+                wish = wait(self._store, f"request/{number}")
                 number += 1
-                if self._agree(wish) and wish["action"] == Action.SAVE_AND_STOP:
+                if self._is_over():
+                    self._round += 1
+                    post(self._store, f"round/{self._round}/propose", {"action": Action.NONE})
                     return
-        except ConnectionError:
-            return  # the participant beside us reports it
+                self._agree(wish)
 
-    def _agree(self, wish: dict[str, Any]) -> bool:
-        wait_until_acted(self._pages, float("inf"), self._ended)
+    def _is_over(self) -> bool:
+        return self._store.check(["over"])
+
+    def _agree(self, wish: dict[str, Any]) -> None:
+        while not wait_until_acted(self._pages, 1.0):
+            if self._is_over():
+                return
         reached = max(page.step for page in self._pages)
         margin = self._margin(0.02)
         for _ in range(MAX_ROUNDS):
-            if self._ended.is_set():
-                return False
             began = time.monotonic()
             self._round += 1
             # Nobody has begun, as far as this node knows: hold everyone at their very first boundary.
@@ -201,14 +225,11 @@ class Leader(threading.Thread):
             else:
                 status = "withdrawn"
             post(self._store, f"round/{self._round}/word", {"status": status})
-            if status != "withdrawn":
-                return True
-            if answers is not None:
-                if max(answers) < 0:
-                    return False  # nothing to save yet, and nobody asked to stop
-                reached = max(answers)
+            # Withdrawn with nobody begun: there is nothing to save yet, and nobody asked to stop.
+            if status != "withdrawn" or (answers is not None and max(answers) < 0) or self._is_over():
+                return
+            reached = max(answers) if answers is not None else max(page.step for page in self._pages)
             margin = 2 * margin + self._margin(time.monotonic() - began)
-        return False
 
     def _answers(self) -> list[int] | None:
         deadline = time.monotonic() + ANSWER_TIMEOUT_S

@@ -212,7 +212,7 @@ class Run:
     # Pieces for code that owns its loop.
 
     def stop_requested(self) -> bool:
-        """Whether a notice stands. For long phases between steps (warm-up, evaluation): return to the step loop soon."""
+        """Whether a notice stands. For long phases (warm-up, evaluation): return to the loop soon."""
         self._floats[_BEAT] = time.monotonic()
         return bool(self._page.notice_cause) or self._workplace.wants_agreement()
 

@@ -151,15 +151,14 @@ class LoneWorkplace(Workplace):
         for number in signals.NOTICE_SIGNALS:
             signal.signal(number, self._set_flag)
         self.attempt = self._claim()
-        self._participant = agreement.Participant(
+        agreement.Participant(
             self._agents_store(),
             index=self.rank,
             pages=[self.page],
             on_stop=lambda step: None,
             on_event=lambda status, number, step, reason: None,
             on_lost=lambda: None,
-        )
-        self._participant.start()
+        ).start()
         if self.rank == 0:
             agreement.Leader(self._agents_store(), num_participants=self.world_size, pages=[self.page]).start()
         self._requests = self._agents_store()
@@ -216,7 +215,6 @@ class LoneWorkplace(Workplace):
         agreement.request(self._requests, wish)
 
     def close(self, outcome: Outcome, step: int) -> None:
-        self._participant.end()
         if self.rank == 0 and outcome is not Outcome.NONE:
             finished = outcome is Outcome.FINISHED
             record_end(

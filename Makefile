@@ -1,0 +1,48 @@
+# Everything goes into .venv; `make quickstart` and `make test` need git, make and python3.11 with venv, nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+QUICKSTART_ROOT ?= build/quickstart
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test lint unit integration contract clean
+
+help:
+	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
+	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
+	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make bench        every benchmark, short form"
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+quickstart: install
+	@rm -rf '$(QUICKSTART_ROOT)'
+	$(BIN)/rlaunch submit configs/quickstart.yaml --verify --root '$(QUICKSTART_ROOT)'
+
+test: lint unit contract integration
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+
+unit: install
+	$(BIN)/python -m pytest tests/unit
+
+contract: install
+	$(BIN)/python -m pytest tests/contract
+
+integration: install
+	$(BIN)/python -m pytest tests/integration
+
+bench: install
+	@for name in startup step_loop crash; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -1,0 +1,48 @@
+import pytest
+
+from resilient_launch.core.causes import Cause
+from resilient_launch.policy.notice import DEFAULT_GRACE_S, classify
+
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("signal", "state", "preempt_time", "end_time", "cause", "deadline"),
+    [
+        # The start of a preemption's grace: PreemptTime is set, EndTime is the end of the grace.
+        ("SIGTERM", "RUNNING", NOW, NOW + 60, Cause.PREEMPTED, NOW + 60),
+        # The same with send_user_signal: the signal does not matter.
+        ("SIGUSR2", "RUNNING", NOW, NOW + 60, Cause.PREEMPTED, NOW + 60),
+        # The second TERM, when the grace is over: KillWait is what remains.
+        ("SIGTERM", "PREEMPTED", NOW - 60, NOW - 1, Cause.PREEMPTED, NOW + 5),
+        # The signal of --signal, in time, and early by a scan period.
+        ("SIGUSR2", "RUNNING", None, NOW + 120, Cause.TIME_LIMIT, NOW + 120),
+        ("SIGUSR2", "RUNNING", None, NOW + 200, Cause.TIME_LIMIT, NOW + 200),
+        # TERM at the limit itself.
+        ("SIGTERM", "TIMEOUT", None, NOW - 1, Cause.TIME_LIMIT, NOW + 5),
+        ("SIGTERM", "RUNNING", None, NOW - 1, Cause.TIME_LIMIT, NOW + 5),
+        # scancel: the state comes before the signal.
+        ("SIGTERM", "CANCELLED", None, NOW + 3600, Cause.CANCELLED, NOW + 5),
+        ("SIGTERM", "CANCELLED by 1000", NOW, NOW + 3600, Cause.CANCELLED, NOW + 5),
+        ("SIGTERM", "NODE_FAIL", None, NOW + 3600, Cause.NODE_FAILURE, NOW + 5),
+        # A person or a site's script.
+        ("SIGUSR1", "RUNNING", None, NOW + 3600, Cause.YIELDED, NOW + DEFAULT_GRACE_S),
+        ("SIGUSR1", "RUNNING", None, None, Cause.YIELDED, NOW + DEFAULT_GRACE_S),
+        # Slurm does not answer: the clock decides.
+        ("SIGUSR2", None, None, NOW + 100, Cause.TIME_LIMIT, NOW + 100),
+        ("SIGTERM", None, None, None, Cause.YIELDED, NOW + DEFAULT_GRACE_S),
+    ],
+)
+def test_cause_and_deadline(
+    signal: str, state: str | None, preempt_time: float | None, end_time: float | None, cause: Cause, deadline: float
+) -> None:
+    notice = classify(
+        signal,
+        now=NOW,
+        job_state=state,
+        preempt_time=preempt_time,
+        end_time=end_time,
+        kill_wait_s=5.0,
+        signal_lead_s=120.0,
+    )
+    assert (notice.cause, notice.deadline, notice.source) == (cause, deadline, signal)
