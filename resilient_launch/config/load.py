@@ -91,7 +91,7 @@ def _resolve(source: Source, overrides: Sequence[str], base: Path, frozen: bool)
     for values in top.read(lambda cursor: read_fields(cursor, TOP, ELSEWHERE)):
         config = _build(values, base, report)
         if frozen and not Path(values.get("workdir", "")).is_absolute():
-            report.add(("workdir",), "workdir", why="must be absolute in a frozen configuration")
+            report.add(("workdir",), "workdir", why="must be absolute here", hint="an absolute path")
         checks.check_values(config, report)
         if not frozen:
             checks.check_files(config, report)
@@ -104,7 +104,8 @@ def _build(values: dict[str, Any], base: Path, report: Report) -> LaunchConfig:
     """The configuration of the good values, defaults for the others; issues for required keys that are not there."""
     if "name" not in values and report.is_good("name"):
         report.add(("name",), "no name", why="every run has one", hint="name: my-run")
-    workdir = values["workdir"] = Path(os.path.normpath(base / values.get("workdir", "")))
+    workdir = Path(os.path.normpath(base / values.get("workdir", "")))
+    values = {**values, "workdir": workdir}
     if "%" in str(workdir) and report.is_good("workdir"):
         report.add(
             ("workdir",), f"path {str(workdir)!r}", why="Slurm expands % in file names", hint="rename it without %"
