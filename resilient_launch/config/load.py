@@ -18,6 +18,7 @@ from resilient_launch.config.cursor import Cursor, Report, read_fields, write_fi
 from resilient_launch.config.issues import ConfigErrors, ConfigIssue, Mark, Source
 from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.config.sections import ELSEWHERE, TOP
+from resilient_launch.config.values import check_path
 from resilient_launch.config.yamlpos import MAX_BYTES, Mapping, decode_bytes, parse, plain_kind
 from resilient_launch.core.errors import UsageError
 
@@ -106,10 +107,11 @@ def _build(values: dict[str, Any], base: Path, report: Report) -> LaunchConfig:
         report.add(("name",), "no name", why="every run has one", hint="name: my-run")
     workdir = Path(os.path.normpath(base / values.get("workdir", "")))
     values = {**values, "workdir": workdir}
-    if "%" in str(workdir) and report.is_good("workdir"):
-        report.add(
-            ("workdir",), f"path {str(workdir)!r}", why="Slurm expands % in file names", hint="rename it without %"
-        )
+    if report.is_good("workdir"):
+        try:
+            check_path(str(workdir))
+        except UsageError as error:
+            report.add(("workdir",), error.what, why=error.why, hint=error.hint)
     python = values.get("python") or sys.executable or "python3"
     values["python"] = str(workdir / python) if "/" in python else python
     if "script" in values:

@@ -276,11 +276,14 @@ def test_files_that_are_not_there(here: Path, text: str, key: str, why: str, hin
     assert issue.key == key and why in issue.why and hint in issue.hint and issue.line
 
 
-def test_a_percent_sign_above_the_file(tmp_path: Path) -> None:
-    directory = tmp_path / "50%j"
+@pytest.mark.parametrize("name", [b"50%j", b"a\nb", b"a\xffb"])
+def test_a_directory_that_cannot_be_a_working_directory(tmp_path: Path, name: bytes) -> None:
+    directory = tmp_path / os.fsdecode(name)
     directory.mkdir()
-    with pytest.raises(ConfigErrors, match="Slurm expands %"):
+    with pytest.raises(ConfigErrors) as caught:
         load(write(directory, HEAD))
+    assert [issue.key for issue in caught.value.issues] == ["workdir"]
+    str(caught.value).encode()
 
 
 AS_NOBODY = """
@@ -452,7 +455,5 @@ def test_escape_sequences_never_reach_the_terminal() -> None:
 
 
 def test_importing_is_light() -> None:
-    code = (
-        "import sys, resilient_launch.config; print(*{'torch', 'submitit', 'typer', 'numpy'}.intersection(sys.modules))"
-    )
+    code = "import sys, resilient_launch.config; print(*{'torch', 'submitit', 'typer', 'numpy'} & set(sys.modules))"
     assert python(code) == ""
