@@ -57,20 +57,20 @@ class Cursor:
     def child(self, key: str, node: Node) -> Cursor:
         return Cursor(node, f"{self.key}.{key}" if self.key else key, self.report)
 
-    def scalar(self, wanted: str, hint: str = "") -> Scalar:
+    def scalar(self, wanted: str, hint: str) -> Scalar:
         """The node, which must be a single value."""
         if not isinstance(self.node, Scalar):
             found = "a list" if isinstance(self.node, Sequence) else "a mapping"
             raise UsageError(found, why=f"must be {wanted}", hint=hint)
         return self.node
 
-    def items(self, wanted: str, hint: str = "") -> Iterator[Cursor]:
+    def items(self, wanted: str, hint: str) -> Iterator[Cursor]:
         """The elements of the node, which must be a list."""
         if not isinstance(self.node, Sequence):
             raise UsageError(describe(self.node), why=f"must be {wanted}", hint=hint)
         return (self.child(str(index), item) for index, item in enumerate(self.node.items))
 
-    def mapping(self, wanted: str = "a mapping of keys to values", hint: str = "") -> MappingNode:
+    def mapping(self, wanted: str, hint: str) -> MappingNode:
         """The node, which must be a mapping."""
         if not isinstance(self.node, MappingNode):
             raise UsageError(describe(self.node), why=f"must be {wanted}", hint=hint)
@@ -103,7 +103,7 @@ def read_fields(cursor: Cursor, fields: Fields, elsewhere: Mapping[str, str] | N
     ``elsewhere`` maps keys that belong to other places, or go by other names, to where they belong.
     """
     values: dict[str, Any] = {}
-    for entry in cursor.mapping(hint=f"{next(iter(fields))}: …").entries:
+    for entry in cursor.mapping("a mapping of keys to values", f"{next(iter(fields))}: …").entries:
         child = cursor.child(entry.key, entry.value)
         if entry.key not in fields:
             cursor.report.issues.append(_unknown(entry.mark, cursor, entry.key, fields, elsewhere or {}))

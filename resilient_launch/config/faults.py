@@ -53,7 +53,7 @@ def read_faults(cursor: Cursor) -> tuple[Fault, ...]:
 
 def _fault(cursor: Cursor) -> Fault:
     hint = "{at: {step: 100}, do: preempt}"
-    entry = cursor.mapping(hint=hint).get("do")
+    entry = cursor.mapping("a mapping of keys to values", hint).get("do")
     if entry is None:
         raise UsageError("no do", why="a fault says what is done", hint=hint)
     num_before = len(cursor.report.issues)

@@ -18,6 +18,7 @@ from resilient_launch.config.cursor import Cursor, Report, read_fields, write_fi
 from resilient_launch.config.issues import ConfigErrors, ConfigIssue, Mark, Source
 from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.config.sections import ELSEWHERE, TOP
+from resilient_launch.config.values import check_path
 from resilient_launch.config.yamlpos import MAX_BYTES, Mapping, decode_bytes, parse, plain_kind
 from resilient_launch.core.errors import UsageError
 
@@ -91,7 +92,7 @@ def _resolve(source: Source, overrides: Sequence[str], base: Path, frozen: bool)
     for values in top.read(lambda cursor: read_fields(cursor, TOP, ELSEWHERE)):
         config = _build(values, base, report)
         if frozen and not Path(values.get("workdir", "")).is_absolute():
-            report.add(("workdir",), "workdir", why="must be absolute in a frozen configuration")
+            report.add(("workdir",), "workdir", why="must be absolute here", hint="an absolute path")
         checks.check_values(config, report)
         if not frozen:
             checks.check_files(config, report)
@@ -104,11 +105,13 @@ def _build(values: dict[str, Any], base: Path, report: Report) -> LaunchConfig:
     """The configuration of the good values, defaults for the others; issues for required keys that are not there."""
     if "name" not in values and report.is_good("name"):
         report.add(("name",), "no name", why="every run has one", hint="name: my-run")
-    workdir = values["workdir"] = Path(os.path.normpath(base / values.get("workdir", "")))
-    if "%" in str(workdir) and report.is_good("workdir"):
-        report.add(
-            ("workdir",), f"path {str(workdir)!r}", why="Slurm expands % in file names", hint="rename it without %"
-        )
+    workdir = Path(os.path.normpath(base / values.get("workdir", "")))
+    values = {**values, "workdir": workdir}
+    if report.is_good("workdir"):
+        try:
+            check_path(str(workdir))
+        except UsageError as error:
+            report.add(("workdir",), error.what, why=error.why, hint=error.hint)
     python = values.get("python") or sys.executable or "python3"
     values["python"] = str(workdir / python) if "/" in python else python
     if "script" in values:

@@ -96,7 +96,7 @@ _PREFIXES = {
 def sbatch_options(cursor: Cursor) -> tuple[tuple[str, str | Literal[True]], ...]:
     """Further sbatch options by long name. ``true`` is an option without a value; anything else goes as written."""
     pairs: list[tuple[str, str | Literal[True]]] = []
-    for entry in cursor.mapping(hint="{constraint: a100}").entries:
+    for entry in cursor.mapping("a mapping of options to values", "{constraint: a100}").entries:
         child = cursor.child(entry.key, entry.value)
         if issue := _bad_option(entry, child.key):
             cursor.report.issues.append(issue)
@@ -124,7 +124,7 @@ def _bad_option(entry: Entry, path: str) -> ConfigIssue | None:
 
 
 def _option_value(cursor: Cursor) -> str | Literal[True]:
-    node = cursor.scalar("one value")
+    node = cursor.scalar("one value", "text, a number, or true")
     if node.kind == "bool":
         if node.text.lower() == "true":
             return True

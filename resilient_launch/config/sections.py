@@ -77,7 +77,11 @@ def _partition(cursor: Cursor) -> PartitionSpec:
 
 
 def _partitions(cursor: Cursor) -> tuple[PartitionSpec, ...]:
-    found = tuple(spec for item in cursor.items("a list of partitions") for spec in item.read(_partition))
+    found = tuple(
+        spec
+        for item in cursor.items("a list of partitions", "[{name: low, preempt: requeue}, {name: high, tier: 10}]")
+        for spec in item.read(_partition)
+    )
     names = [spec.name for spec in found]
     if cursor.report.is_good(cursor.key) and (not names or len(set(names)) < len(names)):
         raise UsageError("partitions", why="there must be one at least, each with its own name", hint="[{name: low}]")

@@ -20,7 +20,7 @@ def integer(minimum: int, maximum: int = MAX_INT) -> Decoder:
     """A whole number between two bounds, both included."""
 
     def decode(cursor: Cursor) -> int:
-        node = cursor.scalar("a whole number")
+        node = cursor.scalar("a whole number", str(max(minimum, 1)))
         if node.kind != "int":
             hint = f"{node.text} without quotes" if re.fullmatch("[0-9]+", node.text) else str(max(minimum, 1))
             raise UsageError(describe(node), why="must be a whole number", hint=hint)
@@ -39,7 +39,7 @@ def _int(text: str) -> int:
 
 def boolean(cursor: Cursor) -> bool:
     """true or false; yes, no, on and off are plain words in YAML 1.2."""
-    node = cursor.scalar("true or false")
+    node = cursor.scalar("true or false", "true")
     if node.kind != "bool":
         hint = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(node.text.lower(), "true or false")
         raise UsageError(describe(node), why="must be true or false", hint=hint)
@@ -48,7 +48,7 @@ def boolean(cursor: Cursor) -> bool:
 
 def word(cursor: Cursor) -> str:
     """Text on one line, not empty. A number stands for the characters it is written with."""
-    node = cursor.scalar("text")
+    node = cursor.scalar("text", "one word")
     if node.kind in ("null", "bool"):
         raise UsageError(describe(node), why="must be text", hint=f'"{node.text}" in quotes, if it is meant as text')
     text = check_text(node.text)
@@ -69,7 +69,7 @@ def choice(*words: str) -> Decoder:
     """One of a few words."""
 
     def decode(cursor: Cursor) -> str:
-        node = cursor.scalar(f"one of {', '.join(words)}")
+        node = cursor.scalar(f"one of {', '.join(words)}", words[0])
         if node.text not in words:
             hint = closest(node.text, words) or words[0]
             raise UsageError(describe(node), why=f"must be one of {', '.join(words)}", hint=hint)
@@ -85,7 +85,7 @@ def duration(minimum_s: float = 0.001) -> Decoder:
         seconds = parse_duration(cursor.scalar("a duration", "10m").text)
         if seconds < minimum_s:
             least = format_duration(minimum_s)
-            raise UsageError(f"duration {format_duration(seconds)}", why=f"must be at least {least}", hint="10m")
+            raise UsageError(f"duration {format_duration(seconds)}", why=f"must be at least {least}", hint=least)
         return seconds
 
     return decode

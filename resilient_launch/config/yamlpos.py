@@ -89,7 +89,9 @@ def decode_bytes(data: bytes, name: str) -> Source:
     """The text of a file. Raises ConfigErrors when it is too long or not UTF-8."""
     if len(data) > MAX_BYTES:
         mark = Mark(Source(name, ""), 1, 1)
-        raise ConfigErrors([mark.issue("", "file is too long", why=f"more than {MAX_BYTES // 1024} KiB")])
+        raise ConfigErrors(
+            [mark.issue("", "file is too long", why=f"more than {MAX_BYTES // 1024} KiB", hint="a shorter one")]
+        )
     try:
         return Source(name, data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -141,9 +143,9 @@ class _Builder:
             raise self._stop(mark, "not YAML", problem, _syntax_hint(problem)) from None
         except (ValueError, OverflowError):
             # PyYAML hands escapes like "\UFFFFFFFF" and endless version numbers to chr() and int() unchecked.
-            raise self._stop(events.get_mark(), "not YAML", "a number or escape out of range") from None
+            raise self._stop(events.get_mark(), "not YAML", "a number or escape out of range", "plain text") from None
 
-    def _stop(self, mark: Any, what: str, why: str, hint: str = "") -> ConfigErrors:
+    def _stop(self, mark: Any, what: str, why: str, hint: str) -> ConfigErrors:
         return ConfigErrors([*self.issues, self._mark(mark).issue("", what, why=why, hint=hint)])
 
     def _mark(self, mark: Any) -> Mark:
@@ -156,14 +158,18 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 num_documents += 1
                 if num_documents > 1:
-                    raise self._stop(event.start_mark, "second document", "a configuration is one document")
+                    raise self._stop(
+                        event.start_mark, "second document", "a configuration is one document", "a file of its own"
+                    )
                 root = self._node(next(self._events), "", 0)
         return root
 
     def _node(self, event: yaml.Event, key: str, depth: int) -> Node:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise self._stop(event.start_mark, f"alias *{event.anchor}", "no anchor of that name ends before it")
+                raise self._stop(
+                    event.start_mark, f"alias *{event.anchor}", "no such anchor ends before it", "the value itself"
+                )
             node, size = self._anchors[event.anchor]
             self._count(event, size)
             return node
@@ -171,7 +177,7 @@ class _Builder:
         if event.tag is not None:
             raise self._stop(event.start_mark, f"tag {event.tag}", "a configuration has no tags", "leave it out")
         if depth > MAX_DEPTH:
-            raise self._stop(event.start_mark, "nested too deep", f"more than {MAX_DEPTH} levels")
+            raise self._stop(event.start_mark, "nested too deep", f"more than {MAX_DEPTH} levels", "fewer levels")
         before = self._num_nodes
         self._count(event, 1)
         if isinstance(event, yaml.ScalarEvent):
@@ -187,7 +193,7 @@ class _Builder:
     def _count(self, event: yaml.Event, num: int) -> None:
         self._num_nodes += num
         if self._num_nodes > MAX_NODES:
-            raise self._stop(event.start_mark, "too many values", f"more than {MAX_NODES}")
+            raise self._stop(event.start_mark, "too many values", f"more than {MAX_NODES}", "fewer values")
 
     def _scalar(self, event: yaml.ScalarEvent) -> Node:
         kind = plain_kind(event.value) if event.implicit[0] else "str"
@@ -225,4 +231,4 @@ def _syntax_hint(problem: str) -> str:
         return "put the value in quotes"
     if "mapping values are not allowed" in problem:
         return "check the indentation, and put a value that contains ': ' in quotes"
-    return ""
+    return "check the quotes, brackets and indentation here and just before"

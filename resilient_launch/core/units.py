@@ -16,7 +16,7 @@ MIB = 1024**2
 _SIZE_UNITS = {"K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 MAX_SIZE_BYTES = 2**60
 
-_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 _NANO = 10**9
 _PARTS = re.compile("".join(rf"(?:{_NUMBER}{unit}\s*)?" for unit in ("d", "h", "m", "s", "ms")))
 _PART_MS = (DAY_S * 1000, HOUR_S * 1000, MINUTE_S * 1000, 1000, 1)
