@@ -1,0 +1,240 @@
+"""torch.distributed.checkpoint's planners over our files: a StorageWriter and a StorageReader.
+
+One shard file per rank with raw row-major bytes, hashed while they are written; where each lies goes into our own JSON
+index, never into a pickle. Nothing here communicates.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+
+from resilient_launch.checkpoint.index import Chunk, Index, StoredTensor, merge_tensors, tensor_to_json
+from resilient_launch.checkpoint.store import Digesting, FileEntry, OpenCheckpoint
+from resilient_launch.checkpoint.tree import dtype_name, dtype_of, tensor_bytes
+from resilient_launch.core.errors import CheckpointError
+
+_ALIGNMENT_BYTES = 64
+
+
+def shard_name(rank: int) -> str:
+    return f"shard-r{rank:05d}.bin"
+
+
+def assign_owners(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
+    """Which rank writes each replicated tensor: largest first, each to the rank with the least to write so far.
+
+    A function of its arguments alone, so that every rank knows the whole assignment without a word.
+    """
+    loads = [(0, rank) for rank in range(world_size)]
+    owners = {}
+    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+        load, rank = heapq.heappop(loads)
+        owners[key] = rank
+        heapq.heappush(loads, (load + sizes[key], rank))
+    return owners
+
+
+def plan_save(
+    tensors: Mapping[str, torch.Tensor], *, rank: int, world_size: int, pinned: Collection[str]
+) -> tuple[SavePlan, SavePlanner]:
+    """This rank's part of a save: its shards, its own tensors, and its portion of the replicated ones.
+
+    ``pinned`` keys are replicated ones that rank 0 must write. Keys that begin with ``rank<r>/`` are that rank's own.
+    """
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(dict(tensors), is_coordinator=rank == 0)
+    plan = planner.create_local_plan()
+    own = f"rank{rank}/"
+    shared = {
+        key: tensor.numel() * tensor.element_size()
+        for key, tensor in tensors.items()
+        if not isinstance(tensor, DTensor) and not key.startswith(own) and key not in pinned
+    }
+    owners = assign_owners(shared, world_size)
+
+    def is_mine(item: WriteItem) -> bool:
+        key = item.index.fqn
+        if item.type is WriteItemType.SHARD:
+            return _is_first_replica(tensors[key])
+        return key.startswith(own) or owners.get(key, 0) == rank
+
+    return SavePlan([item for item in plan.items if is_mine(item)]), planner
+
+
+class StoreWriter(StorageWriter):
+    """Writes one rank's items into one shard file of a directory that the commit protocol provides.
+
+    ``entry`` is the file's entry for the manifest once ``write_data`` is done; ``finish`` is not part of it, because
+    publishing is the store's.
+    """
+
+    def __init__(self, directory: Path, *, rank: int, digesting: Digesting) -> None:
+        self._directory, self._rank, self._digesting = directory, rank, digesting
+        self.entry: FileEntry | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id is not None:
+            self._directory = Path(checkpoint_id)
+        self.entry = None
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        results = []
+        with self._digesting.writer(self._directory, shard_name(self._rank)) as file:
+            for item in plan.items:
+                if item.type is WriteItemType.BYTE_IO or item.tensor_data is None:
+                    raise CheckpointError(f"{item.index.fqn} is not a tensor", why="this writer pickles nothing")
+                tensor = planner.resolve_data(item)
+                assert isinstance(tensor, torch.Tensor)
+                file.align(_ALIGNMENT_BYTES)
+                offset = file.position
+                file.write(tensor_bytes(tensor.detach()))
+                chunk = Chunk(
+                    offsets=tuple(item.tensor_data.chunk.offsets),
+                    sizes=tuple(item.tensor_data.chunk.sizes),
+                    file=shard_name(self._rank),
+                    offset=offset,
+                    num_bytes=file.position - offset,
+                )
+                stored = StoredTensor(
+                    dtype=dtype_name(tensor.dtype), shape=tuple(item.tensor_data.size), chunks=(chunk,)
+                )
+                results.append(WriteResult(index=item.index, size_in_bytes=chunk.num_bytes, storage_data=stored))
+            self.entry = file.finish()
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        raise CheckpointError("this writer does not publish", hint="save through Checkpointer")
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return Path(checkpoint_id).is_dir()
+
+
+class StoreReader(StorageReader):
+    """Reads tensors of an open checkpoint; every byte is verified before it counts. Works with dcp.load as well."""
+
+    def __init__(self, checkpoint: OpenCheckpoint, index: Index) -> None:
+        self._checkpoint, self._index = checkpoint, index
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        pass
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return Metadata(
+            state_dict_metadata={
+                key: TensorStorageMetadata(
+                    properties=TensorProperties(dtype=dtype_of(stored.dtype)),
+                    size=torch.Size(stored.shape),
+                    chunks=[
+                        ChunkStorageMetadata(offsets=torch.Size(chunk.offsets), sizes=torch.Size(chunk.sizes))
+                        for chunk in stored.chunks
+                    ],
+                )
+                for key, stored in self._index.tensors.items()
+            }
+        )
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        # In file order, so that each chunk of a file is read and hashed once.
+        placed = [(self._chunk(item), item) for item in plan.items]
+        for chunk, item in sorted(placed, key=lambda pair: (pair[0].file, pair[0].offset)):
+            if item.type is not LoadItemType.TENSOR:
+                raise CheckpointError(f"{item.storage_index.fqn} is not a tensor", why="this reader unpickles nothing")
+            target = planner.resolve_tensor(item).detach()
+            self._read(chunk, item, dtype_of(self._index.tensors[item.storage_index.fqn].dtype), target)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return Path(checkpoint_id).is_dir()
+
+    def _chunk(self, item: ReadItem) -> Chunk:
+        chunks = self._index.tensors[item.storage_index.fqn].chunks
+        return next(chunk for chunk in chunks if chunk.offsets == tuple(item.storage_index.offset or ()))
+
+    def _read(self, chunk: Chunk, item: ReadItem, dtype: torch.dtype, target: torch.Tensor) -> None:
+        """Fill ``target`` with a block of a stored chunk, reading the rows that the block lies in."""
+        lengths, starts = tuple(item.lengths), tuple(item.storage_offsets)
+        rows = lengths[:1] + chunk.sizes[1:]
+        skipped = starts[0] * (chunk.num_bytes // chunk.sizes[0]) if starts else 0
+        is_whole = rows == lengths and target.is_contiguous() and target.device.type == "cpu" and target.dtype == dtype
+        buffer = target if is_whole else torch.empty(rows, dtype=dtype)
+        self._checkpoint.reader(chunk.file).read_into(chunk.offset + skipped, tensor_bytes(buffer))
+        if not is_whole:
+            for dim in range(1, len(lengths)):
+                buffer = buffer.narrow(dim, starts[dim], lengths[dim])
+            target.copy_(buffer)
+
+
+def read_tensors(checkpoint: OpenCheckpoint, index: Index, destinations: Mapping[str, torch.Tensor]) -> None:
+    """Fill every destination, sharded or whole, with its tensor of the checkpoint."""
+    reader = StoreReader(checkpoint, index)
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(dict(destinations), reader.read_metadata(), is_coordinator=False)
+    reader.read_data(planner.create_local_plan(), planner).wait()
+
+
+def report_tensors(results: list[WriteResult]) -> dict[str, Any]:
+    """What a rank wrote, as its part of the index."""
+    parts = [{result.index.fqn: tensor_to_json(result.storage_data)} for result in results]
+    return {key: tensor_to_json(tensor) for key, tensor in merge_tensors(list(parts)).items()}
+
+
+def _is_first_replica(tensor: torch.Tensor) -> bool:
+    """Whether this rank holds the copy of its block that is written: the first along every replicated mesh axis."""
+    assert isinstance(tensor, DTensor)
+    if tensor.to_local().numel() == 0 and tensor.numel() > 0:
+        return False
+    coordinate = tensor.device_mesh.get_coordinate() or ()
+    return all(
+        place == 0 for place, placement in zip(coordinate, tensor.placements, strict=True) if placement.is_replicate()
+    )

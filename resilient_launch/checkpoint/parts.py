@@ -1,0 +1,275 @@
+"""What a training state is made of: each part gives its state and takes it back, exactly and without side effects."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from resilient_launch.core.errors import CheckpointError
+
+
+class Part(Protocol):
+    """One entry of a training state.
+
+    ``is_per_rank``: every rank has one of its own. ``is_fixed``: its tensors are those of the object that takes them,
+    so names, shapes and dtypes are compared before anything is loaded.
+    """
+
+    is_per_rank: bool
+    is_fixed: bool
+
+    def get(self) -> Any: ...
+    def put(self, state: Any, *, strict: bool) -> None: ...
+
+
+class Stateful(Protocol):
+    """Anything with torch's pair of methods."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class ModelPart:
+    """A model through torch's state-dict API: names without DDP's and compile's prefixes, DTensors where sharded."""
+
+    is_per_rank = False
+    is_fixed = True
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def get(self) -> dict[str, Any]:
+        return dict(get_model_state_dict(self.model))
+
+    def put(self, state: Any, *, strict: bool) -> None:
+        set_model_state_dict(self.model, state, options=StateDictOptions(strict=strict))
+
+    def buffer_names(self) -> list[str]:
+        """Names of saved tensors that are no parameters, such as running statistics."""
+        parameters = {_address(parameter) for parameter in self.model.parameters()}
+        return [
+            name
+            for name, value in self.get().items()
+            if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and _address(value) not in parameters
+        ]
+
+    def shares_buffers(self) -> bool:
+        """Whether every forward pass begins with rank 0's buffers, as under DDP's default."""
+        return isinstance(self.model, DistributedDataParallel) and self.model.broadcast_buffers
+
+
+class BuffersPart:
+    """Each rank's own buffers of a model that keeps them apart (running statistics that nobody broadcasts)."""
+
+    is_per_rank = True
+    is_fixed = False
+
+    def __init__(self, model: ModelPart) -> None:
+        self._model = model
+
+    def get(self) -> dict[str, torch.Tensor]:
+        state = self._model.get()
+        return {name: state[name] for name in self._model.buffer_names()}
+
+    def put(self, state: Any, *, strict: bool) -> None:
+        own = self.get()
+        with torch.no_grad():
+            for name, value in state.items():
+                if name in own:
+                    own[name].copy_(value)
+
+
+class OptimizerPart:
+    """An optimizer through torch's state-dict API, keyed by parameter names.
+
+    That API fills an empty optimizer by a step with zero gradients, which would count as a step (Adam), leave momentum
+    behind (SGD) and call hooks. Neither saving before the first step nor loading needs it, so it is kept from running.
+    """
+
+    is_per_rank = False
+    is_fixed = False
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
+
+    def get(self) -> dict[str, Any]:
+        with self._no_first_step():
+            return dict(get_optimizer_state_dict(self._model, self._optimizer))
+
+    def put(self, state: Any, *, strict: bool) -> None:
+        wanted = {name: dict(values) for name, values in state["state"].items()}
+        with self._no_first_step():
+            # Not strict: a parameter that never had a gradient has no state, and had none when it was saved.
+            options = StateDictOptions(strict=False)
+            set_optimizer_state_dict(self._model, self._optimizer, state, options=options)
+        self._restore_dtypes(wanted)
+
+    def problems(self, state: Any) -> list[tuple[str, str]]:
+        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | shape, text)."""
+        saved = [list(group["params"]) for group in state["param_groups"]]
+        own = [list(group["params"]) for group in self.get()["param_groups"]]
+        if len(saved) != len(own):
+            return [("shape", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
+        found = []
+        for number, (old, new) in enumerate(zip(saved, own, strict=True)):
+            where = f"parameter group {number}"
+            found += [("unexpected", f"{where}: {name} only in the checkpoint") for name in old if name not in new]
+            found += [("missing", f"{where}: {name} not in the checkpoint") for name in new if name not in old]
+        return found
+
+    def template(self, name: str) -> torch.Tensor | None:
+        """The parameter called ``name``, after which its sharded state is laid out."""
+        found = get_model_state_dict(self._model).get(name)
+        return found if isinstance(found, torch.Tensor) else None
+
+    def _restore_dtypes(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Undo load_state_dict's silent cast of state to its parameter's dtype (float32 moments of a bf16 model)."""
+        state = self.get()["state"]
+        for name, values in wanted.items():
+            for key, value in values.items():
+                found = state[name][key]
+                if isinstance(value, torch.Tensor) and isinstance(found, torch.Tensor) and found.dtype != value.dtype:
+                    found.data = value.to(found.device)
+
+    @contextlib.contextmanager
+    def _no_first_step(self) -> Iterator[None]:
+        if self._optimizer.state:
+            yield
+            return
+        empty = self._optimizer.state
+        stand_in: Any = _Initialised(dict)
+        self._optimizer.state = stand_in
+        try:
+            yield
+        finally:
+            if self._optimizer.state is stand_in:
+                self._optimizer.state = empty
+
+
+class _Initialised(defaultdict[Any, Any]):
+    """An empty optimizer state that says it is not, so that nobody fills it."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class StatefulPart:
+    """Anything with state_dict and load_state_dict: scheduler, gradient scaler, averaged model, sampler, loader."""
+
+    def __init__(self, stateful: Stateful, *, is_per_rank: bool) -> None:
+        self.is_per_rank = is_per_rank
+        self.is_fixed = isinstance(stateful, torch.nn.Module)
+        self._stateful = stateful
+
+    def get(self) -> Any:
+        state = self._stateful.state_dict()
+        return dict(state) if self.is_fixed else state
+
+    def put(self, state: Any, *, strict: bool) -> None:
+        if isinstance(self._stateful, torch.nn.Module):
+            self._stateful.load_state_dict(state, strict=strict)
+        else:
+            self._stateful.load_state_dict(state)
+
+
+class GeneratorPart:
+    """A random generator of the user's: torch.Generator, numpy.random.Generator or random.Random."""
+
+    is_per_rank = True
+    is_fixed = False
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+
+    def get(self) -> Any:
+        if isinstance(self._generator, torch.Generator):
+            return self._generator.get_state()
+        if isinstance(self._generator, random.Random):
+            return _pack_python(self._generator.getstate())
+        return self._generator.bit_generator.state
+
+    def put(self, state: Any, *, strict: bool) -> None:
+        if isinstance(self._generator, torch.Generator):
+            self._generator.set_state(state)
+        elif isinstance(self._generator, random.Random):
+            self._generator.setstate(_unpack_python(state))
+        else:
+            self._generator.bit_generator.state = state
+
+    @staticmethod
+    def fits(value: Any) -> bool:
+        numpy = sys.modules.get("numpy")
+        kinds: tuple[type[Any], ...] = (torch.Generator, random.Random)
+        return isinstance(value, (*kinds, numpy.random.Generator) if numpy else kinds)
+
+
+class RandomPart:
+    """The process's random generators: python's, NumPy's where imported, torch's on the CPU and every CUDA device.
+
+    CUDA's are included once CUDA is in use; asking earlier would create a context on every device.
+    """
+
+    is_per_rank = True
+    is_fixed = False
+
+    def get(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"python": _pack_python(random.getstate()), "torch": torch.get_rng_state()}
+        if numpy := sys.modules.get("numpy"):
+            state["numpy"] = numpy.random.get_state(legacy=False)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    def put(self, state: Any, *, strict: bool) -> None:
+        random.setstate(_unpack_python(state["python"]))
+        if "numpy" in state:
+            import numpy as np
+
+            np.random.set_state(state["numpy"])
+        if cuda := state.get("cuda"):
+            if torch.cuda.device_count() != len(cuda) and strict:
+                raise CheckpointError(
+                    f"random state of {len(cuda)} CUDA devices",
+                    why=f"this process sees {torch.cuda.device_count()}",
+                    hint="start with as many devices a process, or allow a changed topology",
+                )
+            for device in range(min(len(cuda), torch.cuda.device_count())):
+                torch.cuda.set_rng_state(cuda[device], device)
+        torch.set_rng_state(state["torch"])
+
+    def derive(self, state: Any, rank: int) -> None:
+        """Seed a rank that the checkpoint does not know, from a known rank's state and its own number."""
+        material = hashlib.sha256(state["torch"].numpy().tobytes() + rank.to_bytes(8, "little")).digest()
+        random.seed(material)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(int.from_bytes(material[:4], "little"))
+        torch.manual_seed(int.from_bytes(material[4:12], "little") >> 1)
+
+
+def _pack_python(state: tuple[Any, ...]) -> dict[str, Any]:
+    version, words, gauss = state
+    return {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss}
+
+
+def _unpack_python(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    return state["version"], tuple(state["words"].tolist()), state["gauss"]
+
+
+def _address(tensor: torch.Tensor) -> tuple[int, torch.Size]:
+    return (0 if isinstance(tensor, DTensor) else tensor.data_ptr()), tensor.shape

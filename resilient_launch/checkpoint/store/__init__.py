@@ -1,0 +1,60 @@
+"""The torch-free store: checkpoints that appear whole or not at all, and that verify when they are read."""
+
+from resilient_launch.checkpoint.store.board import Board, LocalBoard
+from resilient_launch.checkpoint.store.choose import (
+    Choice,
+    Lineage,
+    OpenCheckpoint,
+    Standing,
+    Verdict,
+    choose,
+    load,
+    open_checkpoint,
+    published,
+    read_verified,
+)
+from resilient_launch.checkpoint.store.commit import Digesting, Published, RankReport, publish, write_buffers
+from resilient_launch.checkpoint.store.errors import (
+    DamagedError,
+    FencedError,
+    ForeignError,
+    UnreadableError,
+    UnsupportedError,
+)
+from resilient_launch.checkpoint.store.litter import fence, sweep
+from resilient_launch.checkpoint.store.manifest import Facts, FileEntry, Manifest
+from resilient_launch.checkpoint.store.prune import prune
+from resilient_launch.checkpoint.store.rounds import Round, Rounds
+
+__all__ = [
+    "Board",
+    "Choice",
+    "DamagedError",
+    "Digesting",
+    "Facts",
+    "FencedError",
+    "FileEntry",
+    "ForeignError",
+    "Lineage",
+    "LocalBoard",
+    "Manifest",
+    "OpenCheckpoint",
+    "Published",
+    "RankReport",
+    "Round",
+    "Rounds",
+    "Standing",
+    "UnreadableError",
+    "UnsupportedError",
+    "Verdict",
+    "choose",
+    "fence",
+    "load",
+    "open_checkpoint",
+    "prune",
+    "publish",
+    "published",
+    "read_verified",
+    "sweep",
+    "write_buffers",
+]

@@ -1,0 +1,279 @@
+"""Publishing a checkpoint: everything durable first, one rename that all of it appears with, nothing otherwise.
+
+rank 0 makes a temporary directory and shares its name
+every rank writes and fsyncs its files there, then reports them
+rank 0 compares the directory with the reports, writes the rest and MANIFEST.json, fsyncs the directory
+one rename to a name that never existed, fsync of the parent, LATEST as a hint
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid as uuids
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resilient_launch.checkpoint.store.board import LocalBoard
+from resilient_launch.checkpoint.store.errors import FencedError, write_error
+from resilient_launch.checkpoint.store.files import DEFAULT_CHUNK_BYTES, FileWriter
+from resilient_launch.checkpoint.store.hashing import DEFAULT_ALGORITHM, Buffer
+from resilient_launch.checkpoint.store.litter import discard, fenced_name, temporary_name
+from resilient_launch.checkpoint.store.manifest import MANIFEST_NAME, Facts, FileEntry, Manifest, parse_manifest
+from resilient_launch.checkpoint.store.rounds import Round
+from resilient_launch.core.durable import fsync_dir, replace_file, write_file
+from resilient_launch.core.errors import CheckpointError
+from resilient_launch.core.ids import CheckpointId
+
+LATEST_NAME = "LATEST"
+_COMMIT_S = 60.0
+"""How much longer than rank 0 the other ranks wait, for its checks, manifest and rename."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """What one rank wrote: its files, and ``index``, its JSON part of whatever rank 0 puts beside them."""
+
+    files: tuple[FileEntry, ...]
+    index: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digesting:
+    """How files are hashed."""
+
+    algorithm: str = DEFAULT_ALGORITHM
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+
+    def writer(self, directory: Path, name: str) -> FileWriter:
+        """A new file hashed in this way."""
+        return FileWriter(directory, name, algorithm=self.algorithm, chunk_bytes=self.chunk_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A checkpoint that is durable and visible under its name."""
+
+    id: CheckpointId
+    uuid: str
+    num_bytes: int
+
+
+def publish(
+    directory: Path,
+    ident: CheckpointId,
+    round_: Round,
+    *,
+    write: Callable[[Path], RankReport],
+    merge: Callable[[list[Any]], Mapping[str, bytes]],
+    facts: Facts,
+    digesting: Digesting | None = None,
+) -> Published:
+    """Write one checkpoint together with the round's other ranks; the same call on every rank.
+
+    ``write`` puts this rank's files into the directory it is given; ``merge`` turns all ranks' ``index`` parts into
+    small files that rank 0 adds. Raises CheckpointError on every rank when any rank failed: then nothing is published,
+    the space is given back and older checkpoints are untouched. Raises FencedError when a newer attempt took over.
+    """
+    digesting = digesting or Digesting()
+    if not round_.is_coordinator:
+        round_.extend(_COMMIT_S)
+        plan = round_.share("plan")
+        with _failing(round_):
+            report = _write(directory / plan["directory"], write, is_coordinator=False)
+        round_.gather("report", _report_to_json(report))
+        outcome = round_.share("outcome")
+        return Published(id=ident, uuid=outcome["uuid"], num_bytes=outcome["num_bytes"])
+
+    with _failing(round_):
+        temporary = _begin(directory, ident)
+    try:
+        round_.share("plan", {"directory": temporary.name})
+        with _failing(round_):
+            report = _write(temporary, write, is_coordinator=True)
+        records = round_.gather("report", _report_to_json(report)) or []
+        with _failing(round_):
+            reports = [_report_from_json(record) for record in records]
+            files = _check_shards(temporary, reports)
+            files += _write_rest(temporary, merge([report.index for report in reports]), digesting)
+            manifest = Manifest(
+                id=ident,
+                uuid=str(uuids.uuid4()),
+                saved_at=time.time(),
+                facts=facts,
+                files=tuple(sorted(files, key=lambda entry: entry.name)),
+                algorithm=digesting.algorithm,
+            )
+            _commit(temporary, directory / str(ident), manifest)
+    except BaseException:
+        discard(temporary)
+        raise
+    # The pointer is a convenience for people; a checkpoint that is published stays published without it.
+    with contextlib.suppress(OSError):
+        replace_file(directory / LATEST_NAME, f"{ident}\n".encode())
+    round_.share("outcome", {"uuid": manifest.uuid, "num_bytes": manifest.num_bytes})
+    return Published(id=ident, uuid=manifest.uuid, num_bytes=manifest.num_bytes)
+
+
+def write_buffers(
+    directory: Path,
+    ident: CheckpointId,
+    buffers: Mapping[str, Buffer],
+    facts: Facts | None = None,
+    *,
+    digesting: Digesting | None = None,
+) -> Published:
+    """Publish named buffers as the files of one checkpoint, from a single process and without torch."""
+    digesting = digesting or Digesting()
+
+    def write(path: Path) -> RankReport:
+        entries = []
+        for name, data in buffers.items():
+            with digesting.writer(path, name) as file:
+                file.write(data)
+                entries.append(file.finish())
+        return RankReport(files=tuple(entries))
+
+    alone = Round(LocalBoard(), str(ident), rank=0, world_size=1, deadline_s=0.0)
+    return publish(
+        directory, ident, alone, write=write, merge=lambda _: {}, facts=facts or Facts(), digesting=digesting
+    )
+
+
+@contextlib.contextmanager
+def _failing(round_: Round) -> Iterator[None]:
+    """Whatever goes wrong here, every rank hears of it at once."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise round_.fail(error) from error
+    except BaseException as error:
+        round_.fail(error)
+        raise
+
+
+def _begin(directory: Path, ident: CheckpointId) -> Path:
+    _refuse_taken(directory / str(ident))
+    temporary = directory / temporary_name(ident)
+    try:
+        temporary.mkdir(0o755)
+    except OSError as error:
+        raise write_error(error, "checkpoint directory can't be created", temporary) from error
+    return temporary
+
+
+def _write(temporary: Path, write: Callable[[Path], RankReport], *, is_coordinator: bool) -> RankReport:
+    try:
+        report = write(temporary)
+        if not is_coordinator:
+            # The names that this node created must not depend on the coordinator's client to become durable.
+            fsync_dir(temporary)
+        return report
+    except (CheckpointError, OSError) as error:
+        if not temporary.is_dir():
+            raise _gone(temporary) from error
+        if isinstance(error, OSError):
+            raise write_error(error, "checkpoint files can't be written", temporary) from error
+        raise
+
+
+def _gone(temporary: Path) -> CheckpointError:
+    return FencedError(
+        "the checkpoint was not published",
+        where=str(temporary),
+        why="its temporary directory was taken away: a newer attempt of the run has started"
+        if (temporary.parent / fenced_name(temporary.name)).exists()
+        else "its temporary directory is gone: a newer attempt of the run has started, or somebody removed it",
+        hint="let this attempt end; the newer one resumes from the last published checkpoint",
+    )
+
+
+def _check_shards(temporary: Path, reports: list[RankReport]) -> list[FileEntry]:
+    """Exactly the reported files, whole, are in the directory: no stale one, none in a sibling directory."""
+    entries = [entry for report in reports for entry in report.files]
+    names = [entry.name for entry in entries]
+    if len(set(names)) != len(names):
+        raise CheckpointError("two ranks wrote the same file", where=str(temporary), why=f"files are {sorted(names)}")
+    try:
+        present = {path.name for path in temporary.iterdir() if not path.name.startswith(".nfs")}
+        for entry in entries:
+            # Opening asks a network file system's server, where listing may answer from a cache.
+            with (temporary / entry.name).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+            if size != entry.size:
+                raise CheckpointError(
+                    "a rank's file has another size than it reported",
+                    where=str(temporary / entry.name),
+                    why=f"{size} instead of {entry.size} bytes",
+                )
+    except OSError as error:
+        if not temporary.is_dir():
+            raise _gone(temporary) from error
+        raise write_error(error, "a rank's file is not in the checkpoint's directory", temporary) from error
+    if strangers := present - set(names):
+        raise CheckpointError(
+            "files in the checkpoint's directory that no rank reported", where=str(temporary), why=f"{strangers}"
+        )
+    return entries
+
+
+def _write_rest(temporary: Path, extra: Mapping[str, bytes], digesting: Digesting) -> list[FileEntry]:
+    entries = []
+    for name, data in extra.items():
+        with digesting.writer(temporary, name) as file:
+            file.write(data)
+            entries.append(file.finish())
+    return entries
+
+
+def _commit(temporary: Path, final: Path, manifest: Manifest) -> None:
+    try:
+        write_file(temporary / MANIFEST_NAME, manifest.render())
+        fsync_dir(temporary)
+    except OSError as error:
+        if not temporary.is_dir():
+            raise _gone(temporary) from error
+        raise write_error(error, "checkpoint manifest can't be written", temporary) from error
+    _refuse_taken(final)
+    try:
+        temporary.rename(final)
+    except OSError as error:
+        # NFS repeats a rename whose answer was lost and then reports ENOENT for one that succeeded.
+        if _uuid_of(final) != manifest.uuid:
+            if isinstance(error, FileNotFoundError):
+                raise _gone(temporary) from error
+            raise write_error(error, "checkpoint can't be published", final) from error
+    try:
+        fsync_dir(final.parent)
+    except OSError as error:
+        # Visible but perhaps not durable: nobody may build on it, least of all the retention that follows.
+        discard(final)
+        raise write_error(error, "checkpoint's name can't be made durable", final) from error
+
+
+def _refuse_taken(final: Path) -> None:
+    if os.path.lexists(final):
+        raise CheckpointError(
+            f"checkpoint {final.name} exists already",
+            where=str(final.parent),
+            why="a checkpoint's name is never used twice",
+            hint="each start of the training needs an attempt number of its own",
+        )
+
+
+def _uuid_of(path: Path) -> str | None:
+    try:
+        return parse_manifest((path / MANIFEST_NAME).read_bytes(), path).uuid
+    except (OSError, CheckpointError):
+        return None
+
+
+def _report_to_json(report: RankReport) -> dict[str, Any]:
+    return {"files": [entry.to_json() for entry in report.files], "index": report.index}
+
+
+def _report_from_json(record: dict[str, Any]) -> RankReport:
+    return RankReport(files=tuple(FileEntry.from_json(entry) for entry in record["files"]), index=record["index"])

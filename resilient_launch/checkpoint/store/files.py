@@ -1,0 +1,232 @@
+"""One file of a checkpoint: written once while it is hashed, read back with every chunk verified before it is used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+
+from resilient_launch.checkpoint.store.errors import DamagedError, read_error, write_error
+from resilient_launch.checkpoint.store.hashing import DEFAULT_ALGORITHM, Buffer, combine, new_hash
+from resilient_launch.checkpoint.store.manifest import FileEntry, check_file_name
+
+DEFAULT_CHUNK_BYTES = 8 << 20
+_GATHER_BYTES = 1 << 20
+
+
+class FileWriter:
+    """Creates ``directory/name``, appends to it, and ends with an fsync and the file's entry for the manifest.
+
+    Errors are CheckpointError. After one the file is closed and never tried again: a second fsync of a file whose
+    first one failed reports success for data that is lost.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        mode: int = 0o644,
+    ) -> None:
+        self.path = directory / check_file_name(name)
+        self.position = 0
+        self._algorithm, self._chunk_bytes = algorithm, chunk_bytes
+        self._hash = new_hash(algorithm)
+        self._chunks: list[str] = []
+        self._gathered = bytearray()
+        try:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        except OSError as error:
+            raise write_error(error, "checkpoint file can't be created", self.path) from error
+
+    def write(self, data: Buffer) -> None:
+        """Append a contiguous buffer."""
+        view = memoryview(data).cast("B")
+        self._digest(view)
+        self.position += len(view)
+        if len(view) + len(self._gathered) <= _GATHER_BYTES:
+            # Many small tensors become few system calls.
+            self._gathered += view
+            return
+        self._hand_over()
+        self._put(view)
+
+    def align(self, multiple: int) -> None:
+        """Pad with zeros until the position is a multiple of ``multiple`` bytes."""
+        self.write(bytes(-self.position % multiple))
+
+    def finish(self) -> FileEntry:
+        """Make the content durable and describe it."""
+        self._hand_over()
+        if self.position % self._chunk_bytes:
+            self._chunks.append(self._hash.hexdigest())
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise write_error(error, "checkpoint file can't be made durable", self.path) from error
+        self._close()
+        chunks = tuple(self._chunks)
+        return FileEntry(
+            name=self.path.name,
+            size=self.position,
+            digest=combine(self._algorithm, chunks),
+            chunk_bytes=self._chunk_bytes,
+            chunks=chunks,
+        )
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            try:
+                os.close(fd)
+            except OSError:
+                if kind is None:
+                    raise
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        try:
+            # NFS may keep a write error for close.
+            os.close(fd)
+        except OSError as error:
+            raise write_error(error, "checkpoint file can't be closed", self.path) from error
+
+    def _digest(self, view: memoryview) -> None:
+        filled = self.position % self._chunk_bytes
+        while view:
+            part = view[: self._chunk_bytes - filled]
+            self._hash.update(part)
+            filled += len(part)
+            view = view[len(part) :]
+            if filled == self._chunk_bytes:
+                self._chunks.append(self._hash.hexdigest())
+                self._hash = new_hash(self._algorithm)
+                filled = 0
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, bytearray()
+            self._put(memoryview(gathered))
+
+    def _put(self, view: memoryview) -> None:
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise write_error(error, "checkpoint file can't be written", self.path) from error
+
+
+class FileReader:
+    """Reads one listed file and gives out no byte whose chunk has not been verified.
+
+    Raises DamagedError where size or digest are wrong, UnreadableError where the storage refuses.
+    """
+
+    def __init__(self, directory: Path, entry: FileEntry, algorithm: str) -> None:
+        self.path = directory / entry.name
+        self._entry, self._algorithm = entry, algorithm
+        self._verified = bytearray(len(entry.chunks))
+        self._held: tuple[int, memoryview] = (-1, memoryview(b""))
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise read_error(error, self.path) from error
+        try:
+            self._check_size()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """``num_bytes`` from ``offset`` on."""
+        data = bytearray(num_bytes)
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def read_into(self, offset: int, destination: memoryview) -> None:
+        """Fill ``destination`` (contiguous, of bytes) from ``offset`` on, whole chunks without a copy in between."""
+        end = offset + len(destination)
+        if offset < 0 or end > self._entry.size:
+            raise DamagedError("checkpoint index points outside its file", where=str(self.path))
+        position = offset
+        while position < end:
+            chunk = position // self._entry.chunk_bytes
+            start, stop = self._bounds(chunk)
+            part = destination[position - offset : min(stop, end) - offset]
+            if len(part) == stop - start:
+                self._load(chunk, part)
+            else:
+                part[:] = self._chunk(chunk)[position - start : position - start + len(part)]
+            position += len(part)
+
+    def verify_rest(self) -> None:
+        """Verify every chunk that no read has touched yet."""
+        for chunk, verified in enumerate(self._verified):
+            if not verified:
+                self._chunk(chunk)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_size(self) -> None:
+        try:
+            found = os.fstat(self._fd)
+        except OSError as error:
+            raise read_error(error, self.path) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedError("checkpoint file is not a regular file", where=str(self.path))
+        if found.st_size != self._entry.size:
+            raise DamagedError(
+                "checkpoint file has the wrong size",
+                where=str(self.path),
+                why=f"{found.st_size} bytes instead of {self._entry.size}",
+            )
+
+    def _bounds(self, chunk: int) -> tuple[int, int]:
+        start = chunk * self._entry.chunk_bytes
+        return start, min(start + self._entry.chunk_bytes, self._entry.size)
+
+    def _chunk(self, chunk: int) -> memoryview:
+        held, data = self._held
+        if held != chunk:
+            start, stop = self._bounds(chunk)
+            data = memoryview(bytearray(stop - start))
+            self._load(chunk, data)
+            self._held = (chunk, data)
+        return data
+
+    def _load(self, chunk: int, destination: memoryview) -> None:
+        position, _ = self._bounds(chunk)
+        rest = destination
+        try:
+            while rest:
+                count = os.preadv(self._fd, [rest], position)
+                if count == 0:
+                    raise DamagedError("checkpoint file is cut short", where=str(self.path))
+                position += count
+                rest = rest[count:]
+        except OSError as error:
+            raise read_error(error, self.path) from error
+        value = new_hash(self._algorithm)
+        value.update(destination)
+        if value.hexdigest() != self._entry.chunks[chunk]:
+            raise DamagedError(
+                "checkpoint file does not have the content that was written",
+                where=str(self.path),
+                why=f"the {self._algorithm} digest of chunk {chunk} is wrong",
+            )
+        self._verified[chunk] = 1

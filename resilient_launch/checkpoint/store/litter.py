@@ -1,0 +1,118 @@
+"""Names in a checkpoints directory that are no checkpoint: temporary, fenced, quarantined, half removed.
+
+.tmp-<checkpoint>-<token>      being written; never read
+.fenced-<checkpoint>-<token>   taken away from a writer of an older attempt, so that its rename finds nothing
+.trash-<checkpoint>-<token>    on its way out; renamed first, so that no half-removed checkpoint is ever visible
+<checkpoint>.corrupt, .fenced  quarantine, kept for a diagnosis
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+
+from resilient_launch.core.durable import fsync_dir
+from resilient_launch.core.ids import CheckpointId
+
+_HIDDEN = re.compile(r"\.(tmp|fenced|trash)-(step-[^-]+)-[0-9a-f]+")
+_POINTER = re.compile(r"\.tmp-LATEST-[0-9a-f]+")
+
+
+def temporary_name(ident: CheckpointId) -> str:
+    """A name under which ``ident`` is written; never the same twice."""
+    return f".tmp-{ident}-{secrets.token_hex(6)}"
+
+
+def fenced_name(temporary: str) -> str:
+    """What fencing renames a temporary directory to."""
+    return ".fenced-" + temporary.removeprefix(".tmp-")
+
+
+def fence(directory: Path, attempt: int, restart: int = 0) -> list[str]:
+    """Take the temporary directories of everyone older than (attempt, worker-group restart) away from their writers.
+
+    A writer that was stopped before its rename, and goes on an hour later, then finds nothing to publish. Returns the
+    new names. Called by whoever claims an attempt, before it lists the checkpoints that it may use.
+    """
+    fenced = []
+    for name in _names(directory):
+        match = _HIDDEN.fullmatch(name)
+        if match is None or match[1] != "tmp":
+            continue
+        ident = CheckpointId.parse(match[2])
+        if ident is None or (ident.attempt, ident.restart) >= (attempt, restart):
+            continue
+        # ENOENT: the writer published or removed it first, or another claimant was faster.
+        with contextlib.suppress(FileNotFoundError):
+            (directory / name).rename(directory / fenced_name(name))
+            fenced.append(fenced_name(name))
+    if fenced:
+        fsync_dir(directory)
+    return fenced
+
+
+def sweep(directory: Path) -> list[str]:
+    """Remove what fencing and pruning left behind, as far as possible. Returns the names that are gone.
+
+    Only names that no living writer can publish are touched: ``.fenced-*`` and ``.trash-*``, never ``.tmp-*`` of a
+    checkpoint.
+    """
+    gone = []
+    for name in _names(directory):
+        match = _HIDDEN.fullmatch(name)
+        if match is not None and match[1] != "tmp":
+            # NFS keeps .nfsXXXX files of a directory that somebody still has open; the next start tries again.
+            shutil.rmtree(directory / name, ignore_errors=True)
+        elif _POINTER.fullmatch(name):
+            with contextlib.suppress(OSError):
+                (directory / name).unlink()
+        else:
+            continue
+        if not os.path.lexists(directory / name):
+            gone.append(name)
+    return gone
+
+
+def discard(path: Path) -> bool:
+    """Remove a temporary or published directory: out of sight in one step, then its files. Whether it is out of sight.
+
+    Never raises: it runs where another error is already on its way, or where only space is at stake.
+    """
+    stem = re.sub(r"^\.tmp-|-[0-9a-f]+$", "", path.name) if path.name.startswith(".tmp-") else path.name
+    trash = path.with_name(f".trash-{stem}-{secrets.token_hex(6)}")
+    try:
+        path.rename(trash)
+    except OSError:
+        return not os.path.lexists(path)
+    shutil.rmtree(trash, ignore_errors=True)
+    return True
+
+
+def quarantine(path: Path, suffix: str) -> str | None:
+    """Rename a published checkpoint to ``<name>.<suffix>``, or ``.<suffix>-1`` and so on where that is taken.
+
+    Returns the new name; None when somebody else was faster or the mount does not allow it: the caller goes on to the
+    next checkpoint in any case.
+    """
+    for number in range(1000):
+        target = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number else ""))
+        if os.path.lexists(target):
+            continue
+        try:
+            path.rename(target)
+            fsync_dir(path.parent)
+        except OSError:
+            return target.name if os.path.lexists(target) and not os.path.lexists(path) else None
+        return target.name
+    return None
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except FileNotFoundError:
+        return []
