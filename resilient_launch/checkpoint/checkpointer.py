@@ -128,8 +128,17 @@ class Checkpointer:
         """The newest checkpoint that this object made durable."""
         return self._last_saved
 
-    def save(self, state: TrainState, *, reason: str = "", metadata: Mapping[str, Any] | None = None) -> SaveReport:
+    def save(
+        self,
+        state: TrainState,
+        *,
+        reason: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> SaveReport:
         """Save ``state`` as the checkpoint of its step, together with all ranks; returns when it is durable.
+
+        ``timeout_s`` bounds this save where it has a deadline of its own; every rank must give the same.
 
         Raises CheckpointError on every rank when any of them failed: nothing is published then, and the next save
         works. Raises FencedError when a newer attempt has taken over the run.
@@ -138,7 +147,8 @@ class Checkpointer:
         self._prepare()
         ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
         staged = self._stage(state)
-        published = self._write_and_commit(ident, staged, self._facts(staged, reason, metadata or {}))
+        facts = self._facts(staged, reason, metadata or {})
+        published = self._write_and_commit(ident, staged, facts, timeout_s or self._save_timeout_s)
         elapsed_s = time.monotonic() - started
         self._last_saved = ident
         self._verified.add(ident)
@@ -188,7 +198,7 @@ class Checkpointer:
         """What a save needs of the training; the training must stand still until the write, as nothing is copied."""
         return state.capture(self._rank, self._world_size)
 
-    def _write_and_commit(self, ident: CheckpointId, staged: Capture, facts: Facts) -> Published:
+    def _write_and_commit(self, ident: CheckpointId, staged: Capture, facts: Facts, timeout_s: float) -> Published:
         def write(directory: Path) -> RankReport:
             plan, planner = plan_save(
                 staged.tensors, rank=self._rank, world_size=self._world_size, pinned=staged.pinned
@@ -210,7 +220,7 @@ class Checkpointer:
                 raise CheckpointError("the ranks' parts don't make a whole state", why="; ".join(problems[:10]))
             return {INDEX_NAME: index.render()}
 
-        round_ = self._rounds.start(self._round_name(f"save of step {ident.step}"), self._save_timeout_s)
+        round_ = self._rounds.start(self._round_name(f"save of step {ident.step}"), timeout_s)
         return publish(self._directory, ident, round_, write=write, merge=merge, facts=facts, digesting=self._digesting)
 
     def _facts(self, staged: Capture, reason: str, metadata: Mapping[str, Any]) -> Facts:

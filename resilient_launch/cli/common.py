@@ -68,7 +68,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def attempts_table(attempts: Sequence[object]) -> str:
     """The attempts of a run, one a line."""
-    from resilient_launch.report.attempts import AttemptRow, blame
+    from resilient_launch.report.attempts import AttemptRow
 
     header = ("attempt", "job", "restarts", "in-job", "cause", "resume", "end", "rework", "seconds")
     rows = [
@@ -77,7 +77,7 @@ def attempts_table(attempts: Sequence[object]) -> str:
             int(row.job_id) if row.job_id.isdigit() else row.job_id,
             row.slurm_restart_count,
             row.torchelastic_restart_count,
-            blame(row),
+            row.cause,
             row.resume_step,
             row.end_step,
             row.rework_steps,

@@ -21,7 +21,17 @@ import resilient_launch as rl
 CONTEXT = 64
 BATCH = 8
 WIDTH = 64
-TEXT_FILES = ("argparse", "ast", "asyncio/base_events", "datetime", "decimal", "inspect", "pickle", "subprocess", "typing")
+TEXT_FILES = (
+    "argparse",
+    "ast",
+    "asyncio/base_events",
+    "datetime",
+    "decimal",
+    "inspect",
+    "pickle",
+    "subprocess",
+    "typing",
+)
 
 
 def load_text() -> Tensor:
@@ -62,7 +72,7 @@ def main() -> None:
 
     with rl.attach() as run:
         text = load_text()
-        model = nn.Module.train(LanguageModel())
+        model: nn.Module = LanguageModel()
         if run.world_size > 1:
             model = DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -72,16 +82,17 @@ def main() -> None:
         )
         state = rl.TrainState(model=model, optimizer=optimizer, lr_scheduler=schedule, data=sampler)
         run.restore(state)
+        batches = sampler.batches()
         for step in run.steps(state, until=steps):
-            starts = torch.tensor(sampler.batch()) * CONTEXT
+            starts = torch.tensor(next(batches)) * CONTEXT
             windows = text[starts[:, None] + torch.arange(CONTEXT + 1)].long()
             logits = model(windows[:, :-1])
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
-            run.log(step, loss=loss.item(), learning_rate=schedule.get_last_lr()[0])
+            run.log(step, loss=loss.item(), learning_rate=float(schedule.get_last_lr()[0]))
             if run.rank == 0 and step % 20 == 0:
                 print(f"step {step} loss {loss.item():.4f}", flush=True)  # noqa: T201
 

@@ -66,7 +66,6 @@ class NodeAgent:
 
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
         self._inbox, self._classify = inbox, classify
-        self._tcp_store = TCPStore
 
         def connect() -> Store:
             # One connection a thread: a blocking wait on a shared one would hold up everybody else on it.

@@ -50,8 +50,8 @@ class SaveRequest:
 def read(store: KeyValueStore, key: str, timeout_s: float) -> dict[str, Any] | None:
     """The JSON object under ``key``, waiting up to ``timeout_s`` for it; None when it did not come.
 
-    Asks again and again: a timed wait on torch's store prints a warning each time it expires. Raises ConnectionError when
-    the store itself is gone.
+    Asks again and again: a timed wait on torch's store prints a warning each time it expires. Raises ConnectionError
+    when the store itself is gone.
     """
     deadline = time.monotonic() + timeout_s
     try:

@@ -100,7 +100,7 @@ def claim(
                     "two node agents must not lead one gang",
                 )
         number = earlier[-1].number + 1 if earlier else 0
-        checkpoint_store.fence(paths.checkpoints, older_than_attempt=number)
+        checkpoint_store.fence(paths.checkpoints, number)
         published = [entry.name for entry in paths.checkpoints.iterdir() if CheckpointId.parse(entry.name)]
         attempt = Attempt(
             number=number,

@@ -6,7 +6,6 @@ wait at every crash; here a group is ended with KILL, at once, dataloader proces
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -163,7 +162,7 @@ class GangAgent(LocalElasticAgent):
                 self._remaining_restarts = 0
             self.kill_workers()
             self._on_exit(self._restart, self._first_exits)
-        result = super()._monitor_workers(worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.SUCCEEDED:
             # What a script left behind (busy data loaders among it) must not hold the node.
             self.kill_workers()
@@ -190,14 +189,3 @@ class GangAgent(LocalElasticAgent):
     def _shutdown(self, *args: Any, **kwargs: Any) -> None:
         self.kill_workers()
         super()._shutdown(*args, **kwargs)
-
-
-def wait_for_key(store: Store, key: str, timeout_s: float) -> bytes | None:
-    """The value of ``key``, or None when it did not come within ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not store.check([key]):
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0.05)
-    value: bytes = store.get(key)
-    return value

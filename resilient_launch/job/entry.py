@@ -56,7 +56,7 @@ def is_over(paths: RunPaths) -> bool:
         verdict = json.loads(paths.verdict.read_bytes())
     except (OSError, ValueError):
         return False
-    return verdict.get("state") == RunState.FINISHED
+    return bool(verdict.get("state") == RunState.FINISHED)
 
 
 def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: queue.SimpleQueue[Message]) -> int:

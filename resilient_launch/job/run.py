@@ -174,9 +174,7 @@ class Run:
         """Save now. Every rank must call it at the same step."""
         self._save(state, Reason.REQUEST)
 
-    def _save(
-        self, state: TrainState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False
-    ) -> None:
+    def _save(self, state: TrainState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False) -> None:
         before = Phase(self._page.phase)
         self._enter(Phase.SAVE)
         step, began = state.step, time.monotonic()

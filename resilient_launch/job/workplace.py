@@ -66,6 +66,10 @@ class Workplace:
     @cached_property
     def store(self) -> Store:
         """A key-value store that all ranks of this worker group share, apart from the training process group's."""
+        return self.connect()
+
+    def connect(self) -> Store:
+        """Another connection to that store: a blocking wait on a shared one would hold up everybody else on it."""
         from torch.distributed import HashStore, PrefixStore, TCPStore
 
         if self.world_size == 1:
@@ -82,7 +86,7 @@ class Workplace:
     @cached_property
     def checkpointer(self) -> Checkpointer:
         from resilient_launch.checkpoint.checkpointer import Checkpointer
-        from resilient_launch.checkpoint.store_board import StoreBoard
+        from resilient_launch.checkpoint.torch_board import StoreBoard
 
         run = self._run_record()
         claimed = self._claimed()
@@ -93,12 +97,13 @@ class Workplace:
             restart=self.restart,
             rank=self.rank,
             world_size=self.world_size,
-            board=StoreBoard(self.store),
+            board=StoreBoard(self.store, "checkpoints"),
             code_version=claimed.code_version if claimed else "",
             keep=self.config.keep,
             allowed=frozenset(claimed.checkpoints) if claimed else None,
-            on_topology_change=self.config.on_topology_change,
-            on_code_change=self.config.on_code_change,
+            save_timeout_s=self.save_timeout_s,
+            on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
+            on_code_change="error" if self.config.on_code_change == "stop" else "warn",
         )
 
     def history(self) -> History:
@@ -167,13 +172,9 @@ class LoneWorkplace(Workplace):
         self._signal = signal.Signals(number).name
 
     def _agents_store(self) -> Store:
-        """A connection of its own: a blocking wait would hold up whoever shares it."""
         from torch.distributed import PrefixStore
 
-        store = self.store
-        if self.world_size > 1:
-            store = type(self).store.func(self)
-        return PrefixStore("agents", store)
+        return PrefixStore("agents", self.store if self.world_size == 1 else self.connect())
 
     def _claim(self) -> int:
         """The first rank claims the next attempt; the others learn its number."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from resilient_launch.checkpoint.digest import state_digest
-from resilient_launch.checkpoint.store import newest
+from resilient_launch.checkpoint.store import published
 from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core.errors import CheckpointError, RlaunchError
 from resilient_launch.core.paths import RunPaths
@@ -17,7 +17,7 @@ from resilient_launch.report.state import RunStatus
 
 def final_digest(paths: RunPaths) -> str:
     """The digest of the newest checkpoint's state. Raises CheckpointError when there is none."""
-    checkpoint = newest(paths.checkpoints)
+    checkpoint = next(iter(published(paths.checkpoints)), None)
     if checkpoint is None:
         raise CheckpointError(f"run {paths.name!r}", where=str(paths.checkpoints), why="has no checkpoint")
     return state_digest(paths.checkpoints / str(checkpoint))

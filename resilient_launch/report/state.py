@@ -8,9 +8,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from resilient_launch.checkpoint.store import newest
+from resilient_launch.checkpoint.store import published
 from resilient_launch.cluster.base import JobView, Scheduler
-from resilient_launch.core.causes import Cause, RunState
+from resilient_launch.core.causes import RunState
 from resilient_launch.core.errors import UnreachableError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.report.attempts import AttemptRow, attempt_rows
@@ -63,7 +63,7 @@ def run_status(paths: RunPaths, scheduler: Scheduler, job_id: str) -> RunStatus:
         verdict = read_verdict(paths)
     rows = attempt_rows(paths)
     state, reason = _judge(verdict, view, rows, unreachable)
-    checkpoint = newest(paths.checkpoints)
+    checkpoint = next(iter(published(paths.checkpoints)), None)
     age_s = None
     if checkpoint is not None:
         with contextlib.suppress(OSError):
@@ -111,8 +111,3 @@ def _of_attempt(row: AttemptRow | None) -> RunState:
     if row.cause is not None:
         return RunState.INTERRUPTED
     return RunState.RESTARTING if row.phase in ("init", "restore") else RunState.RUNNING
-
-
-def blame(row: AttemptRow) -> str:
-    """The cause of an attempt in one word for tables; a dash while it runs."""
-    return row.cause.value if isinstance(row.cause, Cause) else "-"

@@ -432,7 +432,7 @@ def test_errors_of_the_file_and_of_overrides_come_together() -> None:
 def test_errors_survive_pickling_and_know_their_exit_code() -> None:
     with pytest.raises(ConfigErrors) as caught:
         loads("a: 1")
-    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - made here
+    copy = pickle.loads(pickle.dumps(caught.value))  # made here
     assert copy.issues == caught.value.issues and str(copy) == str(caught.value) and copy.exit_code == 2
     assert len(copy.issues) == 3 and str(copy).count("error: ") == 2
 

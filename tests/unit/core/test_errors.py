@@ -26,5 +26,5 @@ def test_parts_that_are_missing_leave_no_trace() -> None:
 )
 def test_exit_codes_and_pickling(kind: type[errors.RlaunchError], code: int) -> None:
     error = kind("what", why="why", where="where", hint="hint")
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    copy = pickle.loads(pickle.dumps(error))  # made here
     assert (type(copy), str(copy), copy.exit_code) == (kind, str(error), code)

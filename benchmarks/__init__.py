@@ -1,0 +1,1 @@
+"""What is measured: each runs as ``python -m benchmarks.NAME [--json] [--quick]``."""
