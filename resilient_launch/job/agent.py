@@ -83,6 +83,7 @@ class NodeAgent:
         )
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
         self._pages: list[Page] = []
+        self._reached = -1
         self._agreement_store: Store | None = None
         self._group_began = time.monotonic()
         self._asked_at = float("-inf")
@@ -101,6 +102,8 @@ class NodeAgent:
                 max_restarts=config.restart.max_worker_restarts,
                 rendezvous_id=f"{config.name}-{attempt.number}",
                 local_address=address if allocation.is_first else _own_address(address),
+                store_address=address,
+                store_port=attempt.port,
                 error_dir=logs,
                 node=allocation.node,
                 join_timeout_s=600.0,
@@ -176,7 +179,7 @@ class NodeAgent:
                 ended: GroupResult = message.value
                 return ended
             case "signal":
-                self._on_signal(str(message.value))
+                self._on_signal(*message.value)
             case "notice":
                 self._on_notice(message.value)
             case "group":
@@ -192,8 +195,9 @@ class NodeAgent:
 
     # Signals and notices.
 
-    def _on_signal(self, name: str) -> None:
-        log.info("%s reached %s", name, self._allocation.node)
+    def _on_signal(self, name: str, node: str | None) -> None:
+        """``node`` is where it arrived; None for this one."""
+        log.info("%s reached %s", name, node or self._allocation.node)
         if not self._allocation.is_first:
             try:
                 number = self.store.add("signal/count", 1)
@@ -212,7 +216,7 @@ class NodeAgent:
             while True:
                 message = agreement.wait(store, f"signal/{number}")
                 number += 1
-                self._tell("signal", f"{message['name']}")
+                self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def _on_notice(self, notice: Notice) -> None:
         standing = self.notice
@@ -260,6 +264,7 @@ class NodeAgent:
 
     def _on_group_started(self, restart: int, pages: list[Page]) -> None:
         self._end_agreement()
+        self._reached = max([self._reached, *(page.step for page in self._pages)])
         self._pages = pages
         self._group_began = time.monotonic()
         self._events.identify(restart=restart)
@@ -331,11 +336,11 @@ class NodeAgent:
         outcomes = {page.outcome for page in self._pages}
         # A script may end before the agreed step, or never attach: with no rank told to stop, a clean exit is the end.
         all_finished = outcomes == {Outcome.FINISHED} or not (self._stop_agreed or Outcome.STOPPED in outcomes)
-        steps = [page.step for page in self._pages if page.step >= 0]
+        reached = max([self._reached, *(page.step for page in self._pages)])
         return ending.NodeReport(
             node=self._allocation.node,
             finished=result.ok and all_finished,
-            end_step=max(steps, default=None),
+            end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
             first_rank=result.first_rank,
             error=self._explain(result),

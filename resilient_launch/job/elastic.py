@@ -16,6 +16,7 @@ from torch.distributed import Store
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
@@ -36,6 +37,8 @@ class GroupSpec:
     max_restarts: int
     rendezvous_id: str
     local_address: str
+    store_address: str
+    store_port: int
     error_dir: Path
     node: str
     join_timeout_s: float
@@ -73,6 +76,20 @@ class _Logs(LogsSpecs):
         return LogsDest(stdouts=streams, stderrs=dict(streams), error_files=files)
 
 
+class _Rendezvous(DynamicRendezvousHandler):
+    """Sends the workers to the gang's own store, which lives as long as the attempt.
+
+    torch would start a server on whichever node is first in a round, and nodes that were first in another round would go
+    on naming that one: after a restart the workers of different nodes wait on different servers.
+    """
+
+    master: RendezvousStoreInfo
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        info = super().next_rendezvous()
+        return RendezvousInfo(info.store, info.rank, info.world_size, self.master)
+
+
 class GangAgent(LocalElasticAgent):
     """The elastic agent of one node.
 
@@ -89,7 +106,7 @@ class GangAgent(LocalElasticAgent):
         on_exit: Callable[[int, Mapping[int, int]], None],
     ) -> None:
         backend = C10dRendezvousBackend(store, spec.rendezvous_id)
-        handler = DynamicRendezvousHandler.from_backend(
+        handler = _Rendezvous.from_backend(
             spec.rendezvous_id,
             store,
             backend,
@@ -98,6 +115,7 @@ class GangAgent(LocalElasticAgent):
             spec.local_address,
             RendezvousTimeout(join=timedelta(seconds=spec.join_timeout_s)),
         )
+        handler.master = RendezvousStoreInfo(spec.store_address, spec.store_port)
         # torch expands ${local_rank} in arguments; doubling every dollar keeps the user's own text as it is.
         argv = [word.replace("$", "$$") for word in spec.argv]
         worker_spec = WorkerSpec(

@@ -39,6 +39,7 @@ Classifier = Callable[[str], Notice]
 RESERVE_S = 2.0
 REPORTS_TIMEOUT_S = 60.0
 REQUEUE_TIMEOUT_S = 120.0
+FAREWELL_S = 3.0
 _ERROR_TAIL_CHARS = 4000
 
 
@@ -109,7 +110,8 @@ def report_and_wait(store: Store, allocation: Allocation, report: NodeReport, *,
     try:
         agreement.post(store, f"left/{allocation.node_index}", asdict(report))
         word = agreement.read(store, "decision", timeout_s)
-    except ConnectionError:
+        store.add("gone", 1)
+    except (ConnectionError, RuntimeError):
         return "the first node's agent is gone"
     return str(word["action"]) if word else "no word from the first node's agent"
 
@@ -163,6 +165,7 @@ def conclude(
         write_verdict(paths, decision, cause=cause, attempt=attempt.number, step=end_step, error=error)
     with contextlib.suppress(ConnectionError):
         agreement.post(store, "decision", {"action": decision.action})
+        _wait_until_gone(store, len(reports) - 1)
     return Conclusion(cause=cause, decision=decision, requeued=requeued)
 
 
@@ -248,6 +251,13 @@ def _requeue(
     return Decision(
         action="requeue", why=f"job {allocation.job_id} could not be requeued: Slurm does not answer"
     ), False
+
+
+def _wait_until_gone(store: Store, num_others: int) -> None:
+    """The store lives in this process: stay until all who reported have read the decision, for a moment at most."""
+    deadline = time.monotonic() + FAREWELL_S
+    while store.add("gone", 0) < num_others and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _vanishes(request: Path, *, timeout_s: float) -> bool:

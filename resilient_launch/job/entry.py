@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import queue
+import signal
 import sys
 import time
 from pathlib import Path
@@ -34,9 +35,12 @@ def main(run_dir: str) -> None:
     """Take this node's part in one attempt of the run in ``run_dir``. Exits non-zero when the run failed."""
     signals.block()
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    signals.SignalReader(lambda name: inbox.put(Message(kind="signal", value=name))).start()
+    signals.SignalReader(lambda name: inbox.put(Message(kind="signal", value=(name, None)))).start()
+    # submitit installed handlers that only say so for signals that mean nothing here.
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
+    logging.getLogger("submitit").propagate = False
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", force=True)
-    logging.getLogger("torch").setLevel(logging.WARNING)
+    logging.getLogger("torch").setLevel(logging.ERROR)
     paths = RunPaths(Path(run_dir))
     if is_over(paths):
         log.info("run %s is finished: nothing to do", paths.name)

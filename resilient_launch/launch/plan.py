@@ -54,6 +54,8 @@ def make_plan(config: LaunchConfig, root: Path) -> SubmitPlan:
         signal="USR2",
         signal_lead_s=config.signal_lead_s,
         extra=dict(config.sbatch),
+        # srun stopped inheriting --cpus-per-task in 22.05; sites may end a step early when one task ends, or fails.
+        srun_args=(f"--cpus-per-task={config.cpus_per_node}", "--kill-on-bad-exit=0", "--wait=0"),
         setup=(*config.setup, *watcher_lines(paths)),
         python=shielded(config.python),
     )

@@ -1,0 +1,5 @@
+from pathlib import Path
+
+
+class FakeCluster:
+    def __init__(self, d: Path) -> None: ...
