@@ -1,1 +1,1 @@
-"""A Slurm of real processes and real signals on one machine."""
+"""An embedded Slurm: its commands on PATH over one state directory, with real processes and real signals."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,8 @@ class FakeSpec:
 
     ``signals`` is who gets a step's signals: every process under the task (``tree``, proctrack/linuxproc) or the task
     alone (``task``, proctrack/cgroup). ``like`` is the Slurm version whose behaviour is followed where versions differ.
+    ``min_job_age_s`` is how long a finished job stays known to squeue and scontrol. ``max_batch_requeue`` is how many
+    requeues that count (exits inside the grace window on 24.11, node failures) a job may have before it is held.
     """
 
     num_nodes: int = 4
@@ -41,3 +43,27 @@ class FakeSpec:
     signals: Literal["tree", "task"] = "tree"
     send_user_signal: bool = False
     accounting: bool = True
+    name: str = "fake"
+    min_job_age_s: float = 300.0
+    max_batch_requeue: int = 5
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"n{number}" for number in range(1, self.num_nodes + 1))
+
+    @property
+    def slurm_version(self) -> str:
+        """The full version number that the commands report."""
+        return {"22.05": "22.05.8", "24.11": "24.11.5"}[self.like]
+
+    def partition(self, name: str) -> PartitionSpec | None:
+        return next((partition for partition in self.partitions if partition.name == name), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready form; ``from_dict`` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> FakeSpec:
+        partitions = tuple(PartitionSpec(**partition) for partition in values["partitions"])
+        return cls(**{**values, "partitions": partitions})

@@ -1,0 +1,140 @@
+"""From the jobs' records to the scheduler's values, and from its plan back to the jobs."""
+
+from __future__ import annotations
+
+import math
+
+from resilient_launch.cluster.fake.lifecycle import Lifecycle
+from resilient_launch.cluster.fake.model import Job, JobRequest, JobState
+from resilient_launch.cluster.fake.schedule import Amount, Holding, Machine, Waiting, fits_empty, plan
+from resilient_launch.cluster.fake.spec import FakeSpec
+
+
+def can_ever_run(spec: FakeSpec, request: JobRequest) -> bool:
+    """Whether the cluster, whole and idle, could hold the job."""
+    return fits_empty(_waiting(spec, 0, request), _machines_of(spec))
+
+
+def schedule(life: Lifecycle, now: float) -> None:
+    """Start, preempt and explain, for every job that may run now."""
+    queue = []
+    for job in life.jobs.values():
+        if not job.is_pending or job.completing or job.held:
+            continue
+        if job.begin > now:
+            _explain(life, job, "BeginTime")
+            continue
+        verdict = _dependency(life, job)
+        if verdict:
+            _explain(life, job, verdict)
+            continue
+        queue.append(job)
+    if not queue:
+        return
+    spec = life.spec
+    waiting = [_waiting(spec, job.job_id, job.request, job.time_limit_s) for job in queue]
+    priority = {job.job_id: job.priority for job in queue}
+    waiting.sort(key=lambda item: (-item.tier, -priority[item.job_id], item.job_id))
+    machines = [Machine(name=node.name, total=_total(spec), is_usable=node.is_usable) for node in life.nodes.values()]
+    holding = [_holding(spec, job) for job in life.jobs.values() if job.nodes and (job.is_running or job.completing)]
+    result = plan(now, machines, holding, waiting)
+    for job_id, nodes in result.starts.items():
+        life.start(life.jobs[job_id], nodes, now)
+    for job_id in result.preempt:
+        life.preempt(life.jobs[job_id], now)
+    for job_id, reason in result.reasons.items():
+        _explain(life, life.jobs[job_id], reason)
+
+
+def _explain(life: Lifecycle, job: Job, reason: str) -> None:
+    if job.reason != reason:
+        job.reason = reason
+        life.changed.add(job.job_id)
+
+
+def _dependency(life: Lifecycle, job: Job) -> str:
+    """Empty when the job's dependencies are met, else Slurm's reason."""
+    for clause in filter(None, job.request.dependency.split(",")):
+        kind, *ids = clause.split(":")
+        if kind == "singleton":
+            if any(_same_owner(other, job) and other.job_id < job.job_id for other in life.jobs.values()):
+                return "Dependency"
+            continue
+        for text in ids:
+            other = life.jobs.get(int(text.partition("+")[0]))
+            verdict = _verdict(kind, other)
+            if verdict:
+                return verdict
+    return ""
+
+
+def _same_owner(other: Job, job: Job) -> bool:
+    same = other.request.name == job.request.name and other.request.uid == job.request.uid
+    return same and not other.is_over
+
+
+def _verdict(kind: str, other: Job | None) -> str:
+    if other is None:
+        return "DependencyNeverSatisfied" if kind in ("afterok", "afternotok") else ""
+    if kind == "after":
+        return "" if other.start or other.is_over else "Dependency"
+    if not other.is_over:
+        return "Dependency"
+    if kind == "afterok" and other.state is not JobState.COMPLETED:
+        return "DependencyNeverSatisfied"
+    if kind == "afternotok" and other.state is JobState.COMPLETED:
+        return "DependencyNeverSatisfied"
+    return ""
+
+
+def _total(spec: FakeSpec) -> Amount:
+    return Amount(spec.cpus, spec.memory_mb, spec.gpus)
+
+
+def _machines_of(spec: FakeSpec) -> list[Machine]:
+    return [Machine(name=name, total=_total(spec)) for name in spec.node_names]
+
+
+def _waiting(spec: FakeSpec, job_id: int, request: JobRequest, limit_s: int | None = None) -> Waiting:
+    partition = spec.partition(request.partition)
+    return Waiting(
+        job_id=job_id,
+        partition=request.partition,
+        tier=partition.tier if partition else 0,
+        needs=tuple((count, _need(request, count)) for count in _node_counts(spec, request)),
+        limit_s=math.inf if limit_s is None else limit_s,
+        exclusive=request.exclusive,
+        nodelist=request.nodelist,
+        exclude=request.exclude,
+    )
+
+
+def _node_counts(spec: FakeSpec, request: JobRequest) -> list[int]:
+    """The gang sizes that would do, the best first: as many nodes as the range allows, or as few as the tasks need."""
+    if not request.nodes_given and (request.num_tasks or 0) > 1:
+        return list(range(max(1, len(request.nodelist)), spec.num_nodes + 1))
+    low = max(request.min_nodes, len(request.nodelist))
+    return list(range(min(request.max_nodes, spec.num_nodes), low - 1, -1))
+
+
+def _need(request: JobRequest, num_nodes: int) -> Amount:
+    cpus = max(request.tasks_on(num_nodes)) * request.cpus_per_task
+    return Amount(cpus, request.memory_mb + request.memory_per_cpu_mb * cpus, request.gpus)
+
+
+def _holding(spec: FakeSpec, job: Job) -> Holding:
+    partition = spec.partition(job.request.partition)
+    use = {}
+    for name in job.nodes:
+        memory_mb = job.request.memory_mb + job.request.memory_per_cpu_mb * job.cpus[name]
+        use[name] = _total(spec) if job.request.exclusive else Amount(job.cpus[name], memory_mb, len(job.gpus[name]))
+    end = job.end or math.inf
+    return Holding(
+        job_id=job.job_id,
+        tier=partition.tier if partition else 0,
+        start=job.start,
+        end=max(end, job.kill_at) if job.completing else end,
+        use=use,
+        is_preemptable=bool(partition and partition.preempt_mode != "off") and job.is_running,
+        is_ending=bool(job.preempt) or job.completing,
+    )

@@ -1,0 +1,112 @@
+"""Slurm's commands, carried out in the controller: arguments in, exit code and text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from resilient_launch.cluster.fake.launch import Launcher
+from resilient_launch.cluster.fake.lifecycle import Lifecycle
+from resilient_launch.cluster.fake.model import Job
+from resilient_launch.cluster.fake.options import Option, OptionError, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One command as a user typed it. ``script`` is what sbatch was asked to read, None until it was."""
+
+    name: str
+    arguments: list[str]
+    cwd: str
+    environment: list[str]
+    uid: int
+    gid: int
+    script: str | None = None
+
+    def variable(self, name: str, default: str = "") -> str:
+        prefix = f"{name}="
+        return next((pair[len(prefix) :] for pair in self.environment if pair.startswith(prefix)), default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a command may look at and change."""
+
+    life: Lifecycle
+    launcher: Launcher
+    now: float
+
+
+@dataclass(kw_only=True)
+class Reply:
+    """What a command answers. ``read`` asks for a script, ``wait`` keeps the command until that job or step is over."""
+
+    code: int = 0
+    out: str = ""
+    err: str = ""
+    read: str | None = None
+    wait: str = ""
+
+
+class CommandError(Exception):
+    """Ends a command: text for stderr, and the exit code."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.text, self.code = text, code
+
+
+@dataclass
+class Arguments:
+    """A parsed command line: the last value of each option, and the other words."""
+
+    values: Mapping[str, str | None]
+    words: list[str] = field(default_factory=list)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str, default: str = "") -> str:
+        value = self.values.get(name)
+        return default if value is None else value
+
+
+def read_arguments(
+    program: str, words: Sequence[str], options: Sequence[Option], *, permute: bool = True, code: int = 1
+) -> Arguments:
+    """Parse a command line, or end the command as getopt does. Repeated options: the last one counts."""
+    try:
+        found, rest = parse(words, options, permute=permute)
+    except OptionError as error:
+        raise CommandError(f'{program}: {error}\nTry "{program} --help" for more information\n', code) from None
+    return Arguments(dict(found), rest)
+
+
+def find_job(context: Context, text: str) -> Job | None:
+    """The job that a job id on a command line means."""
+    return context.life.jobs.get(int(text)) if text.isdigit() else None
+
+
+def layout(format_text: str, fields: Mapping[str, str]) -> str:
+    """Fill a ``%.8i``-style format: a width cuts and pads, a dot pads on the left."""
+    parts: list[str] = []
+    position = 0
+    while position < len(format_text):
+        character = format_text[position]
+        position += 1
+        if character != "%":
+            parts.append(character)
+            continue
+        right = format_text[position : position + 1] == "."
+        position += right
+        start = position
+        while position < len(format_text) and format_text[position].isdigit():
+            position += 1
+        width = int(format_text[start:position] or 0)
+        letter = format_text[position : position + 1]
+        position += 1
+        value = fields.get(letter, "%" if letter == "%" else "")
+        if width:
+            value = value[:width].rjust(width) if right else value[:width].ljust(width)
+        parts.append(value)
+    return "".join(parts)

@@ -1,0 +1,91 @@
+"""sbatch: from a script and its options to a queued job."""
+
+from __future__ import annotations
+
+from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake.admission import can_ever_run
+from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
+from resilient_launch.cluster.fake.commands.request import OPTIONS, build_request
+from resilient_launch.cluster.fake.options import OptionError, parse, script_words
+
+_FAILED = "sbatch: error: Batch job submission failed: "
+_BAD_OPTION = 255
+
+
+def run(context: Context, call: Call) -> Reply:
+    """Submit a job, or say in Slurm's words why not."""
+    given = read_arguments("sbatch", call.arguments, OPTIONS, permute=False, code=_BAD_OPTION)
+    if "help" in given or "usage" in given:
+        return Reply(out="Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]\n")
+    if "version" in given:
+        return Reply(out=f"slurm-wlm {context.life.spec.slurm_version}\n")
+    if "wrap" in given and given.words:
+        raise CommandError("sbatch: error: Script arguments not permitted with --wrap option\n")
+    if "wrap" in given:
+        script, source = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given.get('wrap')}\n", "wrap"
+    elif call.script is None:
+        return Reply(read=given.words[0] if given.words else "-")
+    else:
+        script, source = call.script, given.words[0] if given.words else "/dev/stdin"
+        _check_script(script)
+    options = _merge(script, source, given, call)
+    request = build_request(context.life.spec, call, options, script=script, source=source, now=context.now)
+    if not can_ever_run(context.life.spec, request):
+        raise CommandError(_FAILED + "Requested node configuration is not available\n")
+    if "test-only" in options:
+        return _test_only(context, request.partition, request.min_nodes)
+    job = context.life.submit(request, context.now)
+    out = f"{job.job_id}\n" if "parsable" in options else f"Submitted batch job {job.job_id}\n"
+    if "quiet" in options and "parsable" not in options:
+        out = ""
+    return Reply(out=out, wait=f"job:{job.job_id}" if "wait" in options else "")
+
+
+def _check_script(script: str) -> None:
+    problem = ""
+    if not script:
+        problem = "Batch script is empty!\n"
+    elif not script.strip():
+        problem = "Batch script contains only whitespace!\n"
+    elif not script.startswith("#!"):
+        problem = (
+            "This does not look like a batch script.  The first\n"
+            "line must start with #! followed by the path to an interpreter.\n"
+            "For instance: #!/bin/sh\n"
+        )
+    elif "\0" in script:
+        problem = "The Slurm controller does not allow scripts that\ncontain a NULL character '\\0'.\n"
+    elif "\r\n" in script:
+        problem = "Batch script contains DOS line breaks (\\r\\n)\ninstead of expected UNIX line breaks (\\n).\n"
+    if problem:
+        raise CommandError("".join(f"sbatch: error: {line}\n" for line in problem.splitlines()))
+
+
+def _merge(script: str, source: str, given: Arguments, call: Call) -> Arguments:
+    """The script's lines, under the environment's SBATCH_* values, under the command line."""
+    try:
+        in_script, _ = parse(script_words(script, source), OPTIONS)
+    except OptionError as error:
+        if str(error).startswith(f"{source}: line"):
+            raise CommandError(f"sbatch: fatal: {error}\n") from None
+        raise CommandError(f'sbatch: {error}\nTry "sbatch --help" for more information\n', _BAD_OPTION) from None
+    from_environment = {}
+    for name in ("partition", "account", "qos", "job-name", "signal", "requeue", "no-requeue", "open-mode", "export"):
+        value = call.variable(f"SBATCH_{name.upper().replace('-', '_')}")
+        if value:
+            from_environment[name] = value
+    if call.variable("SBATCH_TIMELIMIT"):
+        from_environment["time"] = call.variable("SBATCH_TIMELIMIT")
+    merged: dict[str, str | None] = {}
+    for name, option in [*in_script, *from_environment.items(), *given.values.items()]:
+        merged.pop(name, None)
+        merged[name] = option
+    return Arguments(merged, given.words)
+
+
+def _test_only(context: Context, partition: str, num_nodes: int) -> Reply:
+    names = context.life.spec.node_names[:num_nodes]
+    at = timefmt.moment(context.now)
+    where = ",".join(names)
+    text = f"sbatch: Job {context.life.next_id} to start at {at} using {num_nodes} processors on nodes {where}"
+    return Reply(err=f"{text} in partition {partition}\n")

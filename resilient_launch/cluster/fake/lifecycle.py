@@ -1,0 +1,471 @@
+"""A job's life: what each event changes, and which orders to the supervisors follow.
+
+No clock and no I/O here: every entry takes ``now``; orders wait in ``orders`` until the controller has committed the new
+state and carries them out.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake.db import Database
+from resilient_launch.cluster.fake.model import Job, JobRequest, JobState, Node, Step, StepNode, exit_code
+from resilient_launch.cluster.fake.spec import FakeSpec
+
+NO_SUCH_JOB = "Invalid job id specified"
+ALREADY_DONE = "Job/step already completing or completed"
+IS_PENDING = "Job is pending execution"
+DISABLED = "Requested operation is presently disabled"
+NOT_NOW = "Job can not be altered now, try again later"
+
+
+class Refusal(Exception):
+    """Slurm's own words for why a request is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One thing to do for a supervisor, or to tell the commands that wait.
+
+    ``do`` is launch, signal, say or kill (``key`` names the supervisor), purge (``key`` names a node whose supervisors of
+    bygone runs must go), or job / step (``key`` names what changed, for the commands that wait for it).
+    """
+
+    do: str
+    key: str
+    signum: int = 0
+    scope: str = ""
+    text: str = ""
+
+
+def place_key(job: Job, step: Step, place: StepNode) -> str:
+    """The name of one supervisor: job, run, step and node."""
+    return f"{job.run_key}.{step.name}.{place.node}"
+
+
+class Lifecycle:
+    """Every job and node, and the rules that change them."""
+
+    def __init__(self, spec: FakeSpec, database: Database) -> None:
+        self.spec, self.database = spec, database
+        self.jobs: dict[int, Job] = {job.job_id: job for job in database.jobs()}
+        known = database.nodes()
+        self.nodes = {name: known.get(name) or Node(name=name) for name in spec.node_names}
+        self.next_id = int(database.meta("next_id") or 1)
+        self.orders: list[Order] = []
+        self.changed: set[int] = set()
+        self.must_schedule = True
+
+    # -- entering and leaving the queue
+
+    def submit(self, request: JobRequest, now: float) -> Job:
+        """Queue a job that has been validated."""
+        job_id, self.next_id = self.next_id, self.next_id + 1
+        self.database.set_meta("next_id", str(self.next_id))
+        priority = request.priority if request.priority is not None else 4294901760 - job_id
+        job = Job(
+            job_id=job_id,
+            request=request,
+            submit=now,
+            begin=request.begin_time,
+            eligible=max(now, request.begin_time),
+            priority=0 if request.hold else priority,
+            held=request.hold,
+            reason="JobHeldUser" if request.hold else "None",
+            time_limit_s=request.time_limit_s,
+            comment=request.comment,
+        )
+        self.jobs[job_id] = job
+        self._touch(job, schedule=True)
+        return job
+
+    def start(self, job: Job, nodes: tuple[str, ...], now: float) -> None:
+        """Give a pending job its nodes and run its batch script on the first."""
+        request = job.request
+        job.state, job.reason, job.description = JobState.RUNNING, "None", ""
+        job.start = now
+        job.end = now + job.time_limit_s if job.time_limit_s is not None else 0.0
+        job.nodes = list(nodes)
+        tasks = request.tasks_on(len(nodes))
+        job.gpus = {name: self._free_gpus(name)[: request.gpus] for name in nodes}
+        shares = (self.spec.cpus if request.exclusive else count * request.cpus_per_task for count in tasks)
+        job.cpus = dict(zip(nodes, shares, strict=True))
+        place = StepNode(node=nodes[0], num_tasks=1, first_rank=0)
+        self.add_step(job, Step(name="batch", command="batch", nodes=[place], start=now))
+
+    def add_step(self, job: Job, step: Step) -> None:
+        """Record a step and order its supervisors to be started."""
+        job.steps.append(step)
+        for place in step.nodes:
+            place.launched = True
+            self.orders.append(Order(do="launch", key=place_key(job, step, place)))
+        self._touch(job)
+
+    def requeue(self, job: Job, now: float, *, hold: bool = False) -> None:
+        """``scontrol requeue``. Raises Refusal."""
+        if not job.request.requeue:
+            raise Refusal(DISABLED)
+        if job.is_pending:
+            raise Refusal(IS_PENDING)
+        was_over, was_completing = job.is_over, job.completing
+        job.run_state = JobState.REQUEUED
+        if not was_over and not was_completing:
+            job.run_end = now
+        self._back_to_queue(job)
+        if hold:
+            self._hold(job, "JobHeldUser", "job requeued in held state")
+        if was_over:
+            self.database.save_run(job)
+            self._reset(job, now)
+        elif not was_completing:
+            self._terminate(job, now, " DUE TO JOB REQUEUE")
+        self._touch(job, schedule=True)
+
+    def hold(self, job: Job) -> None:
+        """``scontrol hold``. Raises Refusal for a job that is not pending."""
+        if not job.is_pending:
+            raise Refusal("Job is no longer pending execution")
+        self._hold(job, "JobHeldUser", "")
+        self._touch(job)
+
+    def release(self, job: Job) -> None:
+        """``scontrol release``. Raises Refusal for a job that is not pending."""
+        if not job.is_pending:
+            raise Refusal("Job is no longer pending execution")
+        job.held, job.priority, job.reason, job.description = False, 4294901760 - job.job_id, "None", ""
+        self._touch(job, schedule=True)
+
+    # -- ends that come from outside
+
+    def preempt(self, job: Job, now: float) -> None:
+        """A higher job needs the nodes: the grace time of the partition starts, or is over at once. Raises Refusal."""
+        if not job.is_running:
+            raise Refusal(NOT_NOW)
+        if job.preempt:
+            return
+        partition = self.spec.partition(job.request.partition)
+        grace_s = partition.grace_s if partition else 0
+        job.preempt = now
+        job.end = min(job.end or now + grace_s, now + grace_s)
+        if grace_s == 0:
+            self._grace_over(job, now)
+        elif self.spec.send_user_signal and job.request.signal and not job.warn_sent:
+            self._warn(job)
+        else:
+            self.signal_steps(job, signal.SIGCONT)
+            self.signal_steps(job, signal.SIGTERM)
+        self._touch(job)
+
+    def cancel(self, job: Job, uid: int, now: float) -> None:
+        """``scancel`` without a signal. Raises Refusal when the job is over already."""
+        if job.is_pending and not job.completing:
+            job.state, job.run_state, job.cancelled_by = JobState.CANCELLED, JobState.CANCELLED, uid
+            job.start = job.end = job.run_end = now
+            self._over(job)
+        elif job.completing:
+            # On its way back to the queue: it stays on its way out, but for good.
+            if not job.is_pending:
+                raise Refusal(ALREADY_DONE)
+            job.state, job.cancelled_by = JobState.CANCELLED, uid
+        elif job.is_running:
+            job.state, job.run_state, job.cancelled_by = JobState.CANCELLED, JobState.CANCELLED, uid
+            job.run_end = now
+            self._terminate(job, now, "")
+        else:
+            raise Refusal(ALREADY_DONE)
+        self._touch(job, schedule=True)
+
+    def signal_steps(self, job: Job, signum: int) -> None:
+        """To every srun step, and not to the batch script."""
+        for step in job.active_steps():
+            if not step.is_batch:
+                self.signal_step(job, step, signum)
+
+    def signal_batch(self, job: Job, signum: int, *, full: bool = False) -> None:
+        """To the batch shell alone, or (``full``) to its process group, srun commands included."""
+        batch = job.step("batch")
+        if batch is not None and batch.end is None:
+            self.signal_step(job, batch, signum, scope="group" if full else "shell")
+
+    def signal_step(self, job: Job, step: Step, signum: int, *, scope: str = "") -> None:
+        """To the tasks of one step; TERM and KILL leave Slurm's line in the step's log first."""
+        if signum in (signal.SIGTERM, signal.SIGKILL):
+            step.killed = True
+            self._say(job, step, "")
+        for place in step.nodes:
+            if not (place.done or place.lost):
+                key = place_key(job, step, place)
+                order = Order(do="signal", key=key, signum=signum, scope=scope or self.spec.signals)
+                self.orders.append(Order(do="kill", key=key) if signum == signal.SIGKILL and not scope else order)
+
+    # -- what the supervisors report
+
+    def place_done(self, job: Job, step: Step, place: StepNode, statuses: dict[int, int], now: float) -> None:
+        """Every task of a step on one node has ended, and nothing is left of it there."""
+        if place.done or place.lost:
+            return
+        place.statuses.update(statuses)
+        place.done = True
+        self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}"))
+        self._step_over(job, step, now)
+
+    def task_ended(self, job: Job, step: Step, place: StepNode, statuses: dict[int, int]) -> None:
+        """Some tasks of a step have ended on one node."""
+        place.statuses.update(statuses)
+        self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}"))
+        if step.kill_on_bad_exit and any(statuses.values()) and not step.killed:
+            self.signal_step(job, step, signal.SIGKILL)
+        self._touch(job)
+
+    def _step_over(self, job: Job, step: Step, now: float) -> None:
+        if step.end is None and all(place.done or place.lost for place in step.nodes):
+            step.end = now
+            self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}"))
+            if step.is_batch and job.is_running:
+                self._batch_over(job, step.status, now)
+            self._settle(job, now)
+        self._touch(job)
+
+    def _batch_over(self, job: Job, status: int, now: float) -> None:
+        """The batch script ended by itself."""
+        job.exit_status, job.run_end = status, now
+        text = ""
+        if job.preempt and self.spec.like != "22.05":
+            job.run_state = JobState.PREEMPTED
+            if job.request.requeue:
+                job.exit_status = 0
+                self._back_to_queue(job)
+                self._count_requeue(job)
+                text = " DUE TO JOB REQUEUE"
+            else:
+                job.state = JobState.PREEMPTED
+        elif status:
+            job.state = job.run_state = JobState.FAILED
+            job.reason = "NonZeroExitCode"
+            if exit_code(status) > 128 and status & 0x7F:
+                job.reason = "JobLaunchFailure" if self.spec.like == "22.05" else "RaisedSignal"
+        else:
+            job.state = job.run_state = JobState.COMPLETED
+        self._terminate(job, now, text)
+
+    # -- the clock
+
+    def tick(self, now: float) -> None:
+        """Enforce every limit that has passed."""
+        for job in list(self.jobs.values()):
+            if job.completing:
+                if job.kill_at and now >= job.kill_at:
+                    job.kill_at = 0.0
+                    for step in job.active_steps():
+                        self.signal_step(job, step, signal.SIGKILL)
+                    self._touch(job)
+            elif job.is_running:
+                self._enforce(job, now)
+            elif job.is_pending:
+                if job.reason == "BeginTime" and job.begin <= now:
+                    self.must_schedule = True
+            elif now >= job.run_end + self.spec.min_job_age_s:
+                del self.jobs[job.job_id]
+                self.database.delete_job(job.job_id)
+
+    def _enforce(self, job: Job, now: float) -> None:
+        warn_at = self._warn_at(job)
+        if job.end and now >= job.end:
+            if job.preempt:
+                self._grace_over(job, now)
+            else:
+                job.state = job.run_state = JobState.TIMEOUT
+                job.reason, job.run_end = "TimeLimit", now
+                self._terminate(job, now, " DUE TO TIME LIMIT")
+            self._touch(job)
+        elif warn_at and now >= warn_at:
+            self._warn(job)
+            self._touch(job)
+
+    def deadlines(self) -> Iterator[float]:
+        """Every moment at which ``tick`` will have something to do."""
+        for job in self.jobs.values():
+            if job.completing:
+                if job.kill_at:
+                    yield job.kill_at
+            elif job.is_running:
+                if job.end:
+                    yield job.end
+                warn_at = self._warn_at(job)
+                if warn_at:
+                    yield warn_at
+            elif job.is_pending:
+                if job.reason == "BeginTime":
+                    yield job.begin
+            else:
+                yield job.run_end + self.spec.min_job_age_s
+
+    @staticmethod
+    def _warn_at(job: Job) -> float:
+        """When ``--signal`` is due: 0 for never. While a preemption is under way Slurm sends no such signal."""
+        wanted = job.request.signal
+        if wanted is None or job.warn_sent or job.preempt or not job.end:
+            return 0.0
+        return job.end - wanted.lead_s
+
+    def _warn(self, job: Job) -> None:
+        wanted = job.request.signal
+        assert wanted is not None
+        job.warn_sent = True
+        for signum in (signal.SIGCONT, wanted.signum):
+            if wanted.batch:
+                self.signal_batch(job, signum)
+            else:
+                self.signal_steps(job, signum)
+
+    def _grace_over(self, job: Job, now: float) -> None:
+        partition = self.spec.partition(job.request.partition)
+        job.run_state, job.run_end = JobState.PREEMPTED, now
+        if job.request.requeue and not (partition and partition.preempt_mode == "cancel"):
+            self._back_to_queue(job)
+        else:
+            job.state = JobState.PREEMPTED
+        self._terminate(job, now, " DUE TO PREEMPTION")
+
+    # -- nodes
+
+    def fail_node(self, node: Node, now: float, *, network_only: bool) -> None:
+        """The node goes silent. Its processes die with it, or (``network_only``) go on where nobody reaches them."""
+        node.down, node.isolated, node.reason, node.since = True, network_only, "Not responding", now
+        self.database.save_node(node)
+        self.must_schedule = True
+        for job in list(self.jobs.values()):
+            if node.name not in job.nodes or not (job.is_running or job.completing):
+                continue
+            for step in job.active_steps():
+                for place in step.nodes:
+                    if place.node == node.name and not place.done:
+                        place.lost = True
+                        if not network_only:
+                            self.orders.append(Order(do="kill", key=place_key(job, step, place)))
+            if job.is_running and not (job.request.no_kill and job.batch_host != node.name):
+                self._node_failed(job, now)
+            for step in list(job.active_steps()):
+                self._step_over(job, step, now)
+            self._settle(job, now)
+            self._touch(job, schedule=True)
+
+    def _node_failed(self, job: Job, now: float) -> None:
+        job.run_state, job.run_end = JobState.NODE_FAIL, now
+        text = " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
+        if job.request.requeue:
+            self._back_to_queue(job)
+            self._count_requeue(job)
+        else:
+            job.state, job.reason = JobState.NODE_FAIL, "NodeDown"
+        self._terminate(job, now, text)
+
+    def drain_node(self, node: Node, reason: str, now: float) -> None:
+        """No new job starts there; those that run go on."""
+        node.drained, node.reason, node.since = True, reason, now
+        self.database.save_node(node)
+
+    def resume_node(self, node: Node) -> None:
+        """The node is back; what still ran there from before is killed as it registers."""
+        node.down = node.drained = node.isolated = False
+        node.reason, node.since = "", 0.0
+        self.database.save_node(node)
+        self.must_schedule = True
+        self.orders.append(Order(do="purge", key=node.name))
+
+    # -- inside
+
+    def _touch(self, job: Job, *, schedule: bool = False) -> None:
+        self.changed.add(job.job_id)
+        self.must_schedule |= schedule
+
+    def touch(self, job: Job) -> None:
+        """The caller changed the job: keep it, and think again about who may start."""
+        self._touch(job, schedule=True)
+
+    def _hold(self, job: Job, reason: str, description: str) -> None:
+        job.held, job.priority, job.reason, job.description = True, 0, reason, description
+
+    def _count_requeue(self, job: Job) -> None:
+        job.batch_requeues += 1
+        if job.batch_requeues >= self.spec.max_batch_requeue:
+            job.batch_requeues = 0
+            self._hold(job, "JobHoldMaxRequeue", "")
+
+    def _back_to_queue(self, job: Job) -> None:
+        job.state = JobState.PENDING
+        job.restarts += 1
+        job.warn_sent = False
+        job.reason, job.description = "None", ""
+
+    def _say(self, job: Job, step: Step, due: str) -> None:
+        first = step.nodes[0]
+        if step.end is not None or first.done or first.lost:
+            return
+        entity = f"JOB {job.job_id}" if step.is_batch else f"STEP {job.job_id}.{step.name}"
+        at = timefmt.moment(self._now)
+        text = f"error: *** {entity} ON {first.node} CANCELLED AT {at}{due} ***"
+        self.orders.append(Order(do="say", key=place_key(job, step, first), text=text))
+
+    _now = 0.0
+
+    def at(self, now: float) -> None:
+        """The time that lines written into the jobs' logs will name."""
+        self._now = now
+
+    def _terminate(self, job: Job, now: float, due: str) -> None:
+        """Slurm's way to end a run: a line in the logs, TERM (twice to the steps where a limit is behind it), KillWait, KILL."""
+        job.completing = True
+        job.kill_at = now + self.spec.kill_wait_s
+        steps = job.active_steps()
+        for step in steps:
+            if due:
+                self._say(job, step, due)
+            if not step.is_batch:
+                self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}", text="aborted"))
+        if due in (" DUE TO TIME LIMIT", " DUE TO PREEMPTION"):
+            self.signal_steps(job, signal.SIGTERM)
+        for signum in (signal.SIGCONT, signal.SIGTERM):
+            for step in steps:
+                self.signal_step(job, step, signum)
+        self._settle(job, now)
+        self._touch(job)
+
+    def _settle(self, job: Job, now: float) -> None:
+        """Once nothing of the run is left: free the nodes, and end the job or put it back into the queue."""
+        if not job.completing or job.active_steps():
+            return
+        job.completing, job.kill_at = False, 0.0
+        job.end = job.run_end
+        self.database.save_run(job)
+        self.must_schedule = True
+        if job.is_pending:
+            self._reset(job, now)
+        else:
+            self._over(job)
+
+    def _over(self, job: Job) -> None:
+        self.database.save_run(job)
+        self.orders.append(Order(do="job", key=str(job.job_id)))
+        self.must_schedule = True
+
+    def _reset(self, job: Job, now: float) -> None:
+        """A requeued job looks like a new one: new submit time, full time limit, no nodes."""
+        job.run += 1
+        job.run_state, job.run_end = None, 0.0
+        job.submit = max(now, float(int(job.submit) + 1)) if int(now) == int(job.submit) else now
+        job.start = job.end = job.preempt = 0.0
+        job.nodes, job.gpus, job.cpus, job.steps, job.next_step = [], {}, {}, [], 0
+        job.exit_status, job.cancelled_by = 0, None
+        if job.begin <= now:
+            job.begin = now + self.spec.requeue_delay_s
+        job.eligible = job.begin
+        if not job.held:
+            job.reason = "BeginTime" if job.begin > now else "None"
+
+    def _free_gpus(self, name: str) -> list[int]:
+        taken = {number for job in self.jobs.values() for number in job.gpus.get(name, ()) if not job.is_over}
+        return [number for number in range(self.spec.gpus) if number not in taken]

@@ -1,0 +1,274 @@
+"""What the controller knows of jobs, steps and nodes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class JobState(StrEnum):
+    """Slurm's job states, spelt as Slurm does."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    REQUEUED = "REQUEUED"
+
+    @property
+    def compact(self) -> str:
+        return _COMPACT[self]
+
+    @property
+    def is_final(self) -> bool:
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+_COMPACT = {
+    JobState.PENDING: "PD",
+    JobState.RUNNING: "R",
+    JobState.COMPLETED: "CD",
+    JobState.CANCELLED: "CA",
+    JobState.FAILED: "F",
+    JobState.TIMEOUT: "TO",
+    JobState.NODE_FAIL: "NF",
+    JobState.PREEMPTED: "PR",
+    JobState.REQUEUED: "RQ",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarnSignal:
+    """``--signal``: which signal, how many seconds before the limit, and whether the batch shell alone gets it."""
+
+    signum: int
+    lead_s: int = 60
+    batch: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """What was submitted. ``time_limit_s`` None is unlimited; ``gpus`` are per node; memory is MiB per node."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    cwd: str = "/"
+    umask: int = 0o022
+    uid: int = 0
+    gid: int = 0
+    account: str = ""
+    partition: str = ""
+    qos: str = "normal"
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nodes_given: bool = False
+    num_tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    cpus_per_task_given: bool = False
+    memory_mb: int = 0
+    memory_per_cpu_mb: int = 0
+    gpus: int = 0
+    exclusive: bool = False
+    nodelist: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    constraint: str = ""
+    dependency: str = ""
+    comment: str = ""
+    requeue: bool = True
+    no_kill: bool = False
+    time_limit_s: int | None = None
+    signal: WarnSignal | None = None
+    append: bool = False
+    stdin: str = "/dev/null"
+    stdout: str = ""
+    stderr: str = ""
+    hold: bool = False
+    begin_time: float = 0.0
+    priority: int | None = None
+    command: str = "(null)"
+
+    def tasks_on(self, num_nodes: int) -> tuple[int, ...]:
+        """How many tasks each of ``num_nodes`` nodes gets, in node order."""
+        if self.tasks_per_node is not None and self.num_tasks is None:
+            return (self.tasks_per_node,) * num_nodes
+        total = max(self.num_tasks or num_nodes, num_nodes)
+        share, rest = divmod(total, num_nodes)
+        return tuple(share + (index < rest) for index in range(num_nodes))
+
+
+@dataclass(kw_only=True, slots=True)
+class StepNode:
+    """One step's share on one node. ``statuses`` are wait statuses by local task number."""
+
+    node: str
+    num_tasks: int
+    first_rank: int
+    launched: bool = False
+    done: bool = False
+    lost: bool = False
+    statuses: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class Step:
+    """One step of one run of a job: the batch script, or one srun."""
+
+    name: str
+    command: str
+    nodes: list[StepNode]
+    start: float
+    end: float | None = None
+    kill_on_bad_exit: bool = False
+    killed: bool = False
+
+    @property
+    def is_batch(self) -> bool:
+        return self.name == "batch"
+
+    @property
+    def status(self) -> int:
+        """The wait status of the worst task: the highest exit code, or else the last signal."""
+        statuses = [status for node in self.nodes for status in node.statuses.values()]
+        return max(statuses, key=lambda status: (exit_code(status), status), default=0)
+
+    @property
+    def state(self) -> str:
+        if self.end is None:
+            return "RUNNING"
+        if self.killed and self.status:
+            return "CANCELLED"
+        return "FAILED" if self.status else "COMPLETED"
+
+
+@dataclass(kw_only=True, slots=True)
+class Job:
+    """A job and the run it is in. Times are seconds since the epoch, 0 for none."""
+
+    job_id: int
+    request: JobRequest
+    submit: float
+    eligible: float
+    state: JobState = JobState.PENDING
+    completing: bool = False
+    reason: str = "None"
+    description: str = ""
+    priority: int = 0
+    held: bool = False
+    restarts: int = 0
+    run: int = 0
+    """Counts the runs; unlike ``restarts``, it changes only once the run before has ended on every node."""
+    begin: float = 0.0
+    batch_requeues: int = 0
+    time_limit_s: int | None = None
+    comment: str = ""
+    start: float = 0.0
+    end: float = 0.0
+    preempt: float = 0.0
+    kill_at: float = 0.0
+    warn_sent: bool = False
+    cancelled_by: int | None = None
+    exit_status: int = 0
+    nodes: list[str] = field(default_factory=list)
+    gpus: dict[str, list[int]] = field(default_factory=dict)
+    cpus: dict[str, int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    next_step: int = 0
+    run_state: JobState | None = None
+    """How accounting will name the run that is ending, while the job itself may be PENDING again."""
+    run_end: float = 0.0
+    last_evaluated: float = 0.0
+
+    @property
+    def run_key(self) -> str:
+        return f"{self.job_id}.{self.run}"
+
+    @property
+    def batch_host(self) -> str:
+        return self.nodes[0] if self.nodes else ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is JobState.RUNNING
+
+    @property
+    def is_pending(self) -> bool:
+        """Waiting in the queue, or on its way back to it."""
+        return self.state is JobState.PENDING
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it will run again by itself."""
+        return self.state.is_final and not self.completing
+
+    @property
+    def shown_state(self) -> str:
+        return "COMPLETING" if self.completing else self.state.value
+
+    @property
+    def shown_compact(self) -> str:
+        return "CG" if self.completing else self.state.compact
+
+    @property
+    def derived_status(self) -> int:
+        """DerivedExitCode: the worst of its srun steps."""
+        return max((step.status for step in self.steps if not step.is_batch), key=exit_code, default=0)
+
+    def step(self, name: str) -> Step | None:
+        return next((step for step in self.steps if step.name == name), None)
+
+    def active_steps(self) -> list[Step]:
+        return [step for step in self.steps if step.end is None]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        request = values["request"]
+        lists = ("arguments", "environment", "nodelist", "exclude")
+        request.update({name: tuple(request[name]) for name in lists})
+        request["signal"] = WarnSignal(**request["signal"]) if request["signal"] else None
+        steps = [Step(**{**step, "nodes": [_step_node(node) for node in step["nodes"]]}) for step in values["steps"]]
+        run_state = JobState(values["run_state"]) if values["run_state"] else None
+        replaced = {"request": JobRequest(**request), "steps": steps, "state": JobState(values["state"])}
+        return cls(**{**values, **replaced, "run_state": run_state})
+
+
+def _step_node(values: dict[str, Any]) -> StepNode:
+    statuses = {int(index): status for index, status in values["statuses"].items()}
+    return StepNode(**{**values, "statuses": statuses})
+
+
+@dataclass(kw_only=True, slots=True)
+class Node:
+    """One node. ``isolated``: its network is gone, what ran there still runs."""
+
+    name: str
+    down: bool = False
+    drained: bool = False
+    isolated: bool = False
+    reason: str = ""
+    since: float = 0.0
+
+    @property
+    def is_usable(self) -> bool:
+        return not (self.down or self.drained)
+
+
+def exit_code(status: int) -> int:
+    """What a shell would report for a wait status: the exit code, or 128 plus the signal."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+
+
+def code_pair(status: int) -> str:
+    """``exit:signal``, as Slurm writes it."""
+    return f"0:{os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"{status >> 8}:0"
