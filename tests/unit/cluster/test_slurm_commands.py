@@ -76,6 +76,11 @@ def test_an_unknown_job_is_no_error(tmp_path: Path) -> None:
     assert slurm.show("1") is None
     assert slurm.queue(["1"]) == {}
     slurm.cancel("1")
+    _command(tmp_path, "scancel", 'echo "scancel: error: Job/step already completing or completed" >&2; exit 1')
+    slurm.cancel("1")
+    _command(tmp_path, "scancel", 'echo "scancel: error: Access/permission denied" >&2; exit 1')
+    with pytest.raises(RefusedError, match="denied"):
+        slurm.cancel("1")
 
 
 def test_requeueing_a_job_that_waits_is_success(tmp_path: Path) -> None:
