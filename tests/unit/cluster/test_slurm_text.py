@@ -90,6 +90,13 @@ def test_an_answer_about_something_else_is_an_error(text: str) -> None:
         slurm_text.parse_show_job(text, "2")
 
 
+def test_a_field_counts_where_slurm_prints_it_first() -> None:
+    # A comment of several lines, which others may set on their jobs.
+    text = RUNNING.replace("a b=c NumNodes=77", "a\n   JobState=FAILED NumNodes=77\nJobId=9 JobName=x")
+    view = slurm_text.parse_show_job(text, "2")
+    assert (view.state, view.num_nodes) == ("RUNNING", 2)
+
+
 @pytest.mark.parametrize(
     "nothing", ["", "Unknown", "None", "N/A", "NONE", "(null)", "now", "9" * 5000, "0000-00-00T00:00:00"]
 )
