@@ -39,13 +39,13 @@ def compress(names: Iterable[str]) -> str:
 
     Raises UsageError for a name that a hostlist cannot hold.
     """
-    families: dict[tuple[str, str], list[str]] = {}
+    families: dict[tuple[str, str | None], list[str]] = {}
     for name in sorted(set(names)):
         if not name or _NOT_IN_NAMES.search(name):
             raise UsageError(f"node name {name[:80]!r}", why="it is empty or holds brackets, commas or blanks")
         match = _NUMBERED.fullmatch(name)
         if match is None:
-            families[(name, "")] = []
+            families[(name, None)] = []
         else:
             prefix, number, suffix = match.groups()
             families.setdefault((prefix, suffix), []).append(number)
@@ -53,7 +53,7 @@ def compress(names: Iterable[str]) -> str:
     for (prefix, suffix), numbers in families.items():
         ranges = _ranges(sorted(numbers, key=lambda number: (int(number), len(number))))
         bracketed = f"[{','.join(ranges)}]" if len(numbers) > 1 else "".join(ranges)
-        terms.append(f"{prefix}{bracketed}{suffix}")
+        terms.append(f"{prefix}{bracketed}{suffix or ''}")
     return ",".join(terms)
 
 

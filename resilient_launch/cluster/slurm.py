@@ -31,6 +31,7 @@ _SILENCE = re.compile(
 )
 _UNKNOWN_JOB = "invalid job id"
 _WAITS_ALREADY = "pending execution"
+_ENDS_ALREADY = "already completing or completed"
 
 
 def client_environment(env: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
@@ -127,7 +128,7 @@ class SlurmCommands:
 
     def cancel(self, job_id: str) -> None:
         done = self._run("scancel", _job_id(job_id))
-        if done.returncode != 0 and _UNKNOWN_JOB in done.stderr.lower():
+        if done.returncode != 0 and any(words in done.stderr.lower() for words in (_UNKNOWN_JOB, _ENDS_ALREADY)):
             return
         check_answer("scancel", done, f"job {job_id} cannot be cancelled")
 

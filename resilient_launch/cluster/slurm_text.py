@@ -73,7 +73,7 @@ def parse_show_job(text: str, job_id: str) -> JobView:
         exit_code=exit_code,
         exit_signal=exit_signal,
         may_requeue=fields["Requeue"] == "1" if "Requeue" in fields else None,
-        comment=fields.get("Comment", "").strip().removeprefix("(null)"),
+        comment="" if (comment := fields.get("Comment", "").strip()) == "(null)" else comment,
     )
 
 

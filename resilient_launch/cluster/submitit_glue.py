@@ -37,6 +37,7 @@ _REFUSED = {
     "wait": "the submission would last as long as the job",
     "wrap": "the script is made here",
 }
+_MAX_LEAD_S = 65536
 _DEFAULTS_OF_THE_USER = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 """SBATCH_ variables that fill in what a request leaves open; all others would override the script."""
 
@@ -110,15 +111,16 @@ def check_request(request: SbatchRequest) -> None:
                 raise UsageError(
                     f"{str(value)[:80]!r}", where=option, why="sbatch loses a backslash, even a quoted one"
                 )
-    shell_words = {"folder": str(request.folder), "python": request.python}
+    folder = str(request.folder.absolute())
+    shell_words = {"folder": folder, "python": request.python}
     shell_words |= {f"srun_args[{index}]": value for index, value in enumerate(request.srun_args)}
     shell_words |= {f"setup[{index}]": line.replace("\t", " ") or "#" for index, line in enumerate(request.setup)}
     for name, text in shell_words.items():
         _check_text(name, text)
     for character in "%\\":
-        if character in str(request.folder):
+        if character in folder:
             raise UsageError(
-                f"{character!r} in the path {str(request.folder)!r}",
+                f"{character!r} in the path {folder!r}",
                 where="folder",
                 why="Slurm gives it a meaning of its own in the names of log files",
                 hint=f"a directory without {character}",
@@ -127,6 +129,13 @@ def check_request(request: SbatchRequest) -> None:
         raise UsageError(f"{request.nodes!r}", where="nodes", why="must be a number or a range", hint="nodes: 2-4")
     if request.time_s is not None and not request.time_s > 0:
         raise UsageError(f"{request.time_s!r} s", where="time", why="must be more than nothing")
+    if not 0 < request.signal_lead_s < min(request.time_s, _MAX_LEAD_S):
+        raise UsageError(
+            f"{request.signal_lead_s} s before the end of {request.time_s:g} s",
+            where="signal",
+            why="a lead has to be shorter than the job, or Slurm signals it while it starts",
+            hint="a longer time, or a shorter lead",
+        )
 
 
 def _check_option(option: str) -> None:

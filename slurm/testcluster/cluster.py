@@ -121,9 +121,7 @@ class TestCluster:
         if names and keeper.lock_file(self.directory).name not in names:
             raise TestClusterError(f"{self.directory} is not empty and holds no test cluster; give another directory")
         keeper.kill_leftovers(self.directory)
-        # The lock file names the directory as ours, so it goes last.
-        for path in sorted(self.directory.iterdir(), key=lambda path: path == keeper.lock_file(self.directory)):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        keeper.clear(self.directory)
 
     def _launch(self, spec: ClusterSpec, until_exit_of: int | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)

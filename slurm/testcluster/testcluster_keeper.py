@@ -54,11 +54,13 @@ def main(directory: Path, order: dict[str, object]) -> None:
     lock_file(directory).write_text(str(os.getpid()))
     spec = ClusterSpec(**order["spec"])  # type: ignore[arg-type]
     owner = order["until_exit_of"]
+    abandoned = False
     try:
         pidfd = os.pidfd_open(int(str(owner))) if owner is not None else None
         _start(directory, spec, libc)
         while True:
             if pidfd is not None and select.select([pidfd], [], [], 0)[0]:
+                abandoned = True
                 break
             received = signal.sigtimedwait(signals, 1.0 if pidfd is not None else 3600.0)
             if received is not None and received.si_signo != signal.SIGCHLD:
@@ -66,9 +68,10 @@ def main(directory: Path, order: dict[str, object]) -> None:
             _reap()
     finally:
         kill_children()
-    if owner is not None:
+    if abandoned:
         # Nobody is left to call `down`.
-        shutil.rmtree(directory, ignore_errors=True)
+        clear(directory)
+        directory.rmdir()
 
 
 def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL) -> None:
@@ -200,6 +203,12 @@ def _reap() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def clear(directory: Path) -> None:
+    """Remove everything in ``directory``, the file that marks it as ours last."""
+    for path in sorted(directory.iterdir(), key=lambda path: path == lock_file(directory)):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def kill_leftovers(directory: Path) -> None:

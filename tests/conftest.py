@@ -1,0 +1,56 @@
+"""Fixtures that every kind of test may use."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import settings
+
+# A busy machine is no failure.
+settings.register_profile("rlaunch", deadline=None)
+settings.load_profile("rlaunch")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the real Slurm, and keep it on one worker: pytest -n K --dist loadgroup."""
+    for item in items:
+        if "real_slurm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_slurm)
+        if item.get_closest_marker("real_slurm"):
+            item.add_marker(pytest.mark.xdist_group("real_slurm"))
+
+
+@pytest.fixture(scope="session")
+def testcluster() -> ModuleType:
+    """The module slurm/testcluster/cluster.py, where it can be used; otherwise skips, or fails under CI=true."""
+    spec = importlib.util.spec_from_file_location("testcluster", ROOT / "slurm" / "testcluster" / "cluster.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["testcluster"] = module
+    spec.loader.exec_module(module)
+    missing = module.missing_requirements()
+    if missing:
+        reason = "left out without a real Slurm, which needs " + "; ".join(missing)
+        if os.environ.get("CI", "").lower() in ("true", "1"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return module
+
+
+@pytest.fixture(scope="session")
+def real_slurm(testcluster: ModuleType) -> Iterator[dict[str, str]]:
+    """An environment whose Slurm commands talk to a real four-node Slurm, one for the whole session."""
+    # Not pytest's own directory: its path may be too long for the cluster's sockets.
+    cluster = testcluster.TestCluster(tempfile.mkdtemp(prefix="rlaunch-slurm-", dir="/tmp"))
+    cluster.up(until_exit_of=os.getpid())
+    yield {**os.environ, **cluster.env()}
+    cluster.down()

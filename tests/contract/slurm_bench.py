@@ -1,0 +1,79 @@
+"""What a contract test works with: a scheduler, a directory, and ways to submit small shell scripts and wait."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from resilient_launch.cluster.base import JobView
+from resilient_launch.cluster.slurm import SlurmCommands
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T | None], timeout_s: float = 60.0, what: str = "") -> T:
+    """The first true value of ``condition``; fails the test at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
+        time.sleep(0.1)
+
+
+class Bench:
+    """A scheduler under test. Every job submitted through it is cancelled at the end."""
+
+    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
+        self.env = env
+        self.directory = directory
+        self.slurm = SlurmCommands(env)
+        self.jobs: list[str] = []
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=dict(self.env), cwd=self.directory, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def sbatch(self, script: str, *options: str) -> str:
+        """Submit a bash script; its output is appended to <job id>.out in the directory."""
+        path = self.directory / f"script-{len(self.jobs)}.sh"
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        defaults = ("--output=%j.out", "--open-mode=append", "--requeue", "--ntasks-per-node=1", "--mem=64")
+        done = self.run("sbatch", "--parsable", *defaults, *options, str(path))
+        assert done.returncode == 0, done.stderr
+        job_id = done.stdout.strip()
+        self.jobs.append(job_id)
+        return job_id
+
+    def show(self, job_id: str) -> JobView:
+        view = self.slurm.show(job_id)
+        assert view is not None
+        return view
+
+    def wait_state(self, job_id: str, *states: str, timeout_s: float = 60.0) -> JobView:
+        """The job's view as soon as it is in one of ``states``."""
+
+        def reached() -> JobView | None:
+            view = self.show(job_id)
+            return view if view.state in states else None
+
+        return wait_for(reached, timeout_s, f"job {job_id} in {states}")
+
+    def output(self, job_id: str) -> list[str]:
+        path = self.directory / f"{job_id}.out"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def wait_line(self, job_id: str, line: str, timeout_s: float = 60.0) -> None:
+        wait_for(lambda: line in self.output(job_id), timeout_s, f"{line!r} from job {job_id}")
+
+    def close(self) -> None:
+        for job_id in self.jobs:
+            self.slurm.cancel(job_id)
+        for job_id in self.jobs:
+            # The next test starts with idle nodes.
+            wait_for(lambda job_id=job_id: (view := self.slurm.show(job_id)) is None or view.is_over, 60, job_id)
