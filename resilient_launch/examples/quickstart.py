@@ -74,7 +74,9 @@ def main() -> None:
         text = load_text()
         model: nn.Module = LanguageModel()
         if run.world_size > 1:
-            model = DistributedDataParallel(model)
+            # Without this, DDP lays its buckets out anew after the first step it makes, and a resumed run would sum
+            # the gradients of that one step in another order than the uninterrupted run did.
+            model = DistributedDataParallel(model, find_unused_parameters=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
         sampler = rl.ResumableSampler(

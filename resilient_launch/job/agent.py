@@ -103,7 +103,7 @@ class NodeAgent:
                 rendezvous_id=f"{config.name}-{attempt.number}",
                 local_address=address if allocation.is_first else _own_address(address),
                 store_address=address,
-                store_port=attempt.port,
+                is_first=allocation.is_first,
                 error_dir=logs,
                 node=allocation.node,
                 join_timeout_s=600.0,

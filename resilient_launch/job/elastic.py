@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store, TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
@@ -29,7 +29,10 @@ _SHELL = 'exec "$@" >>"$RLAUNCH_LOG_DIR/$RLAUNCH_NODE.$RANK.log" 2>&1'
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSpec:
-    """What a node runs: ``argv`` once for each of ``num_workers`` workers, in a gang of ``num_nodes`` nodes."""
+    """What a node runs: ``argv`` once for each of ``num_workers`` workers, in a gang of ``num_nodes`` nodes.
+
+    ``store_address`` is where this node reaches the gang's first node, ``local_address`` its own address.
+    """
 
     argv: Sequence[str]
     num_workers: int
@@ -38,7 +41,7 @@ class GroupSpec:
     rendezvous_id: str
     local_address: str
     store_address: str
-    store_port: int
+    is_first: bool
     error_dir: Path
     node: str
     join_timeout_s: float
@@ -77,17 +80,21 @@ class _Logs(LogsSpecs):
 
 
 class _Rendezvous(DynamicRendezvousHandler):
-    """Sends the workers to the gang's own store, which lives as long as the attempt.
+    """Gives every round's workers a new store, on the gang's first node.
 
-    torch would start a server on whichever node is first in a round, and nodes that were first in another round would go
-    on naming that one: after a restart the workers of different nodes wait on different servers.
+    torch would keep one server for all rounds, where workers of a restarted group meet the addresses of dead ones, and
+    would go on naming it on the other nodes when another node is first in a later round.
     """
 
-    master: RendezvousStoreInfo
+    spec: GroupSpec
 
     def next_rendezvous(self) -> RendezvousInfo:
         info = super().next_rendezvous()
-        return RendezvousInfo(info.store, info.rank, info.world_size, self.master)
+        if self.spec.is_first:
+            self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+            info.store.set("rlaunch/port", str(self._server.port))
+        master = RendezvousStoreInfo(self.spec.store_address, int(info.store.get("rlaunch/port")))
+        return RendezvousInfo(info.store, info.rank, info.world_size, master)
 
 
 class GangAgent(LocalElasticAgent):
@@ -115,7 +122,10 @@ class GangAgent(LocalElasticAgent):
             spec.local_address,
             RendezvousTimeout(join=timedelta(seconds=spec.join_timeout_s)),
         )
-        handler.master = RendezvousStoreInfo(spec.store_address, spec.store_port)
+        handler.spec = spec
+        # With these two set, torch starts no server of its own.
+        handler._bootstrap_store_info = RendezvousStoreInfo(spec.store_address, 0)
+        handler._shared_tcp_store_server = store
         # torch expands ${local_rank} in arguments; doubling every dollar keeps the user's own text as it is.
         argv = [word.replace("$", "$$") for word in spec.argv]
         worker_spec = WorkerSpec(

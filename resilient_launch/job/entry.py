@@ -40,7 +40,7 @@ def main(run_dir: str) -> None:
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
     logging.getLogger("submitit").propagate = False
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", force=True)
-    logging.getLogger("torch").setLevel(logging.INFO)
+    logging.getLogger("torch").setLevel(logging.ERROR)
     paths = RunPaths(Path(run_dir))
     if is_over(paths):
         log.info("run %s is finished: nothing to do", paths.name)
