@@ -66,11 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=300)
     steps = parser.parse_args().steps
-    torch.manual_seed(1234 + int(os.environ.get("RANK", "0")))
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group("gloo")
 
     with rl.attach() as run:
+        run.seed(1234)
         text = load_text()
         model: nn.Module = LanguageModel()
         if run.world_size > 1:
