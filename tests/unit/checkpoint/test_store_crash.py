@@ -50,7 +50,11 @@ class FaultySaves:
         wait_until(lambda: "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text())
         os.kill(pid, signal.SIGCONT)
         if meanwhile is not None:
-            meanwhile(directory, pid)
+            try:
+                meanwhile(directory, pid)
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)
+                raise
         status = int(self.server.stdout.readline())
         tracer.wait(30)
         outcome = directory.with_name("outcome")
@@ -178,7 +182,8 @@ def test_a_writer_stopped_before_its_rename_publishes_nothing_later(
     syncs = [call for call in calls[: calls.index(("rename", 1))] if call[0] == "fsync"]
 
     def take_over(directory: Path, pid: int) -> None:
-        wait_until(lambda: re.search(r"^State:\t[tT]", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
+        trace = directory.with_name("trace")
+        wait_until(lambda: re.search(r"^fsync(.*\n)+--- stopped by SIGSTOP", trace.read_text(), re.MULTILINE))
         assert list(directory.glob(".tmp-*/MANIFEST.json"))
         assert len(store.fence(directory, attempt=1)) == 1
         if is_swept:
