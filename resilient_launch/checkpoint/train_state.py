@@ -15,14 +15,13 @@ from torch.distributed.tensor import DTensor
 from resilient_launch.checkpoint.index import Index, tensor_keys
 from resilient_launch.checkpoint.parts import (
     BuffersPart,
-    GeneratorPart,
     ModelPart,
     OptimizerPart,
     Part,
-    RandomPart,
     Stateful,
     StatefulPart,
 )
+from resilient_launch.checkpoint.rng import GeneratorPart, RandomPart
 from resilient_launch.checkpoint.tree import decode, dtype_name, dtype_of, encode, tensor_bytes
 from resilient_launch.core.errors import CheckpointError, UsageError
 
@@ -129,7 +128,7 @@ class TrainState:
                 pinned.update(f"model/{buffer}" for buffer in part.buffer_names())
             else:
                 agreement[name] = _fingerprint(trees[name], tensors)
-        agreement["the tensors"] = _shapes(tensors, f"rank{rank}/")
+        agreement["tensor names, dtypes or shapes"] = _shapes(tensors, f"rank{rank}/")
         return Capture(
             trees=trees,
             own=own,
@@ -140,14 +139,13 @@ class TrainState:
         )
 
     def destinations(
-        self, index: Index, *, rank: int = 0, world_size: int = 1, allow: Collection[str] = ()
+        self, index: Index, current: Capture, *, rank: int = 0, world_size: int = 1, allow: Collection[str] = ()
     ) -> dict[str, torch.Tensor]:
-        """Empty tensors, laid out as this state needs them, for all that ``load`` will want of a checkpoint.
+        """Empty tensors, laid out as the ``current`` ones are, for all that ``load`` will want of a checkpoint.
 
         Raises CheckpointError listing what differs in entries, keys, shapes or dtypes, unless ``allow`` names the kind
         (missing: stays as it is here; unexpected: is left out; dtype: is cast).
         """
-        current = self.capture(rank, world_size)
         parts = self._all_parts(world_size)
         problems = _Problems(allow)
         wanted: dict[str, str] = {}
@@ -209,7 +207,9 @@ class TrainState:
         template = current.tensors.get(key)
         part = self._parts.get(name)
         if template is None and isinstance(part, OptimizerPart):
-            template = part.template(key.removeprefix(f"{name}/state/").rsplit("/", 1)[0])
+            # A parameter's optimizer state is sharded as the parameter is.
+            parameter = key.removeprefix(f"{name}/state/").rsplit("/", 1)[0]
+            template = current.tensors.get(f"model/{parameter}")
         if isinstance(template, DTensor) and tuple(template.shape) == stored.shape:
             local = torch.empty_like(template.to_local(), dtype=dtype)
             return DTensor.from_local(
