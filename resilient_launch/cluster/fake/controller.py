@@ -239,11 +239,6 @@ class Controller:
     def _dropped(self, connection: Connection) -> None:
         self._tick()
         self._supervisors.disconnected(connection, self._now)
-        if connection.session is not None and not connection.closing:
-            found = self._supervisors.step(connection.session.key)
-            if found is not None and found[1].end is None:
-                # An srun that was killed takes its tasks along.
-                self._life.orders.signal_step(*found, signal.SIGKILL)
 
     def _child_ended(self) -> None:
         self._tick()

@@ -119,7 +119,7 @@ class Lifecycle:
     # -- ends that come from outside
 
     def preempt(self, job: Job, now: float) -> None:
-        """A higher job needs the nodes: grace time starts, or is over at once. Raises NotAllowedError unless it runs."""
+        """A higher job needs the nodes: grace starts, or is over at once. Raises NotAllowedError unless it runs."""
         if not job.is_running:
             raise NotAllowedError(NOT_NOW)
         if job.preempt:
