@@ -13,8 +13,8 @@ from typing import Any
 
 from resilient_launch.cluster.fake import filenames, proctree
 from resilient_launch.cluster.fake.environment import MARKER, batch_environment, task_environment
-from resilient_launch.cluster.fake.lifecycle import place_key
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
+from resilient_launch.cluster.fake.orders import place_key
 from resilient_launch.cluster.fake.spec import FakeSpec
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
