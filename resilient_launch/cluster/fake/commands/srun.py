@@ -127,11 +127,12 @@ def _files(given: Arguments) -> StepIO:
             return None
         return "/dev/null" if value == "none" else value
 
+    mode = given.get("open-mode")
     return StepIO(
         stdin=pattern("input"),
         stdout=pattern("output"),
         stderr=pattern("error"),
-        append=given.get("open-mode", "truncate").startswith("a"),
+        append=mode.startswith("a") if mode else None,
     )
 
 
