@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from resilient_launch.checkpoint.index import Index, tensor_keys
 from resilient_launch.checkpoint.parts import (
@@ -85,6 +86,7 @@ class TrainState:
         self._parts: dict[str, Part] = {}
         if isinstance(model, Mapping):
             model = torch.nn.ModuleDict(dict(model))
+        self._model = model
         if model is not None:
             self._parts["model"] = ModelPart(model)
         for name, each in _named("optimizer", optimizer):
@@ -110,6 +112,22 @@ class TrainState:
         if callable(advance):
             advance()
         return self.step
+
+    def inexactness(self, world_size: int) -> tuple[str, ...]:
+        """What will keep a resumed run from being bit-identical although its whole state is restored.
+
+        DDP orders its gradient buckets anew once, in the second step that a process makes, so the first step after a
+        resume sums in another order than the uninterrupted run; sums of two numbers alone don't depend on the order.
+        """
+        if self._model is None or world_size <= 2:
+            return ()
+        wrapped = [each for each in self._model.modules() if isinstance(each, DistributedDataParallel)]
+        if all(each.find_unused_parameters and not each.static_graph for each in wrapped):
+            return ()
+        return (
+            "DistributedDataParallel changes its bucket order after the first step, so this run's results depend on "
+            "where it was interrupted; find_unused_parameters=True (and no static_graph) keeps one order",
+        )
 
     def capture(self, rank: int = 0, world_size: int = 1) -> Capture:
         """Collect the state. Nothing is copied, changed or drawn. Raises CheckpointError naming what can't be saved."""
