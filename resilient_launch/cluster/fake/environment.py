@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from resilient_launch.cluster.fake import hostlist
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
 from resilient_launch.cluster.fake.spec import FakeSpec
+from resilient_launch.cluster.fake.users import user_name
 
 MARKER = "RLAUNCH_FAKE_STEP"
 """Every process of a job carries ``<cluster id>/<job>.<run>.<step>.<node>`` under this name."""
@@ -61,6 +62,7 @@ def job_variables(spec: FakeSpec, job: Job) -> dict[str, str]:
         "SLURM_JOB_QOS": request.qos,
         "SLURM_JOB_ACCOUNT": request.account,
         "SLURM_JOB_UID": str(request.uid),
+        "SLURM_JOB_USER": user_name(request.uid),
         "SLURM_JOB_GID": str(request.gid),
         "SLURM_CLUSTER_NAME": spec.name,
         "SLURM_SUBMIT_DIR": request.cwd,
@@ -134,6 +136,7 @@ def task_environment(
         "SLURM_NPROCS": str(total),
         "SLURM_PROCID": str(place.first_rank + local),
         "SLURM_LOCALID": str(local),
+        "SLURM_GTIDS": ",".join(str(place.first_rank + number) for number in range(place.num_tasks)),
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
         "SLURM_TOPOLOGY_ADDR": place.node,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",

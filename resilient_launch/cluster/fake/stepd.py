@@ -1,7 +1,7 @@
 """slurmstepd: one process per step and node. It starts the tasks, signals them, and reports how each one ended.
 
-It outlives the controller: whatever happened while nobody listened is written beside its launch file (``.done``) and
-told again. Being a child subreaper, it keeps every process of its step below itself, however often they fork.
+It outlives the controller: the result is written beside its launch file (``.done``), whoever listens. Being a child
+subreaper, it keeps every process of its step below itself, however often they fork.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def main() -> None:
     library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     library.prctl(_PR_SET_NAME, b"slurmstepd", 0, 0, 0)
     Stepd(path.removesuffix(".json"), spec).run()
+    # The connection must close with the process, not before: its end says that nothing is left.
+    os._exit(0)
 
 
 def _claim(path: str) -> bool:
@@ -244,6 +246,7 @@ class Stepd:
             _drain(self._wake)
 
     def _finish(self) -> None:
+        """Leave the result. The controller reads it when this process's end closes the connection, and not before."""
         result = json.dumps({"statuses": self._statuses}).encode()
         try:
             fd = os.open(f"{self._base}.done.tmp", _CREATE | os.O_TRUNC, 0o600)
@@ -251,8 +254,11 @@ class Stepd:
             os.close(fd)
             os.rename(f"{self._base}.done.tmp", f"{self._base}.done")  # noqa: PTH104
         except OSError:
+            # The state directory is gone, and with it everybody who would read this.
             return
-        self._tell("done", statuses=self._statuses)
+        if self._connection is None:
+            # A controller that has just come up may be waiting for this very supervisor.
+            self._connect()
 
     def _tell(self, kind: str, **values: Any) -> None:
         if self._connection is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from resilient_launch.cluster.fake import timefmt
-from resilient_launch.cluster.fake.admission import can_ever_run
+from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster.fake.admission import can_ever_run, foresee
 from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
 from resilient_launch.cluster.fake.commands.request import OPTIONS, build_request
+from resilient_launch.cluster.fake.model import JobRequest
 from resilient_launch.cluster.fake.options import OptionError, parse, script_words
 
 _FAILED = "sbatch: error: Batch job submission failed: "
@@ -33,7 +34,7 @@ def run(context: Context, call: Call) -> Reply:
     if not can_ever_run(context.life.spec, request):
         raise CommandError(_FAILED + "Requested node configuration is not available\n")
     if "test-only" in options:
-        return _test_only(context, request.partition, request.min_nodes)
+        return _test_only(context, request)
     job = context.life.submit(request, context.now)
     out = f"{job.job_id}\n" if "parsable" in options else f"Submitted batch job {job.job_id}\n"
     if "quiet" in options and "parsable" not in options:
@@ -83,9 +84,16 @@ def _merge(script: str, source: str, given: Arguments, call: Call) -> Arguments:
     return Arguments(merged, given.words)
 
 
-def _test_only(context: Context, partition: str, num_nodes: int) -> Reply:
-    names = context.life.spec.node_names[:num_nodes]
-    at = timefmt.moment(context.now)
-    where = ",".join(names)
-    text = f"sbatch: Job {context.life.next_id} to start at {at} using {num_nodes} processors on nodes {where}"
-    return Reply(err=f"{text} in partition {partition}\n")
+def _test_only(context: Context, request: JobRequest) -> Reply:
+    """--test-only: when and where the job would start. Nothing is queued, and no id is used up."""
+    foreseen = foresee(context.life, request, context.now)
+    if foreseen is None:
+        raise CommandError("allocation failure: Requested nodes are busy\n")
+    start, nodes = foreseen
+    names = nodes or context.life.spec.node_names[: request.min_nodes]
+    cpus = sum(request.tasks_on(len(names))) * request.cpus_per_task
+    text = (
+        f"sbatch: Job {context.life.next_id} to start at {timefmt.moment(start)} using {cpus} processors "
+        f"on nodes {hostlist.compress(names)} in partition {request.partition}\n"
+    )
+    return Reply(err=text)
