@@ -26,6 +26,8 @@ _OWNED = (
     "SLURM_JOB_GPUS",
     "SLURM_STEP_GPUS",
     "SLURM_JOB_COMMENT",
+    "SLURM_OPEN_MODE",
+    "SLURM_EXPORT_ENV",
     "CUDA_VISIBLE_DEVICES",
 )
 
@@ -111,6 +113,11 @@ def batch_environment(spec: FakeSpec, job: Job, bin_dir: str) -> dict[str, str]:
         # Slurm's commands are on every node's PATH, whatever the submitter exported.
         values["PATH"] = f"{bin_dir}:{values.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
     values |= job_variables(spec, job) | node_variables(job, job.batch_host, 0)
+    if job.request.append_given:
+        # srun inside takes over how sbatch was told to open its files.
+        values["SLURM_OPEN_MODE"] = "a" if job.request.append else "t"
+    if job.request.export:
+        values["SLURM_EXPORT_ENV"] = job.request.export
     return values | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"}
 
 

@@ -343,3 +343,34 @@ def test_a_long_queue_on_many_nodes(lab_of: Callable[..., Lab]) -> None:
     assert len(lab.run("squeue", "-h").stdout.splitlines()) == 81
     lab.run("scancel", "--state=PENDING", "--me")
     assert len(lab.run("squeue", "-h").stdout.splitlines()) == 1
+
+
+def test_srun_labels_lines_with_the_task(lab: Lab) -> None:
+    job = lab.submit("srun --label bash -c 'echo one; printf two >&2'", "-N2")
+    lab.wait_state(job, "COMPLETED")
+    assert sorted(lab.text(f"slurm-{job}.out").splitlines()) == ["0: one", "0: two", "1: one", "1: two"]
+
+
+def test_srun_finds_its_command_on_the_callers_path(lab: Lab) -> None:
+    (lab.work / "tools").mkdir()
+    tool = lab.work / "tools" / "my-tool"
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    job = lab.submit(f"export PATH={lab.work}/tools:$PATH; srun my-tool", "-N1")
+    lab.wait_state(job, "COMPLETED")
+    assert lab.text(f"slurm-{job}.out") == "found\n"
+
+
+def test_srun_takes_over_how_sbatch_opens_files(lab: Lab) -> None:
+    for mode, lines in (("append", 2), ("truncate", 1)):
+        job = lab.submit(f"srun --output=out.{mode} echo x; srun --output=out.{mode} echo x", f"--open-mode={mode}")
+        lab.wait_state(job, "COMPLETED")
+        assert lab.text(f"out.{mode}").count("x") == lines
+
+
+def test_the_environment_wins_over_the_script_and_loses_to_the_command_line(lab: Lab) -> None:
+    environment = {**os.environ, **lab.cluster.env(), "SBATCH_JOB_NAME": "outer", "SBATCH_TIMELIMIT": "9"}
+    name = write(lab, "#!/bin/sh\n#SBATCH -J inner -t 5 --hold\n")
+    words = ["sbatch", "-t", "7", name]
+    subprocess.run(words, env=environment, cwd=lab.work, check=True, capture_output=True)
+    assert lab.run("squeue", "-h", "-o", "%j %l").stdout == "outer 7:00\n"

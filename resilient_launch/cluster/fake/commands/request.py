@@ -199,6 +199,8 @@ def build_request(
         time_limit_s=_time_limit(options),
         signal=_signal(options),
         append=options.get("open-mode", "truncate").startswith("a"),
+        append_given="open-mode" in options,
+        export=options.get("export"),
         stdin=options.get("input", "/dev/null"),
         stdout=options.get("output", "slurm-%j.out"),
         stderr=options.get("error"),

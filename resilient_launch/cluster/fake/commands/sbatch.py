@@ -11,6 +11,30 @@ from resilient_launch.cluster.fake.options import OptionError, parse, script_wor
 
 _FAILED = "sbatch: error: Batch job submission failed: "
 _BAD_OPTION = 255
+_INHERITED = {
+    "account": "SBATCH_ACCOUNT",
+    "constraint": "SBATCH_CONSTRAINT",
+    "error": "SBATCH_ERROR",
+    "exclusive": "SBATCH_EXCLUSIVE",
+    "export": "SBATCH_EXPORT",
+    "gpus": "SBATCH_GPUS",
+    "gpus-per-node": "SBATCH_GPUS_PER_NODE",
+    "gres": "SBATCH_GRES",
+    "input": "SBATCH_INPUT",
+    "job-name": "SBATCH_JOB_NAME",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "mem-per-cpu": "SBATCH_MEM_PER_CPU",
+    "no-kill": "SBATCH_NO_KILL",
+    "no-requeue": "SBATCH_NO_REQUEUE",
+    "open-mode": "SBATCH_OPEN_MODE",
+    "output": "SBATCH_OUTPUT",
+    "partition": "SBATCH_PARTITION",
+    "qos": "SBATCH_QOS",
+    "requeue": "SBATCH_REQUEUE",
+    "signal": "SBATCH_SIGNAL",
+    "time": "SBATCH_TIMELIMIT",
+    "wait": "SBATCH_WAIT",
+}
 
 
 def run(context: Context, call: Call) -> Reply:
@@ -63,20 +87,14 @@ def _check_script(script: str) -> None:
 
 
 def _merge(script: str, source: str, given: Arguments, call: Call) -> Arguments:
-    """The script's lines, under the environment's SBATCH_* values, under the command line."""
+    """The command line wins over the environment's SBATCH_* values, and these over the script's lines."""
     try:
         in_script, _ = parse(script_words(script, source), OPTIONS)
     except OptionError as error:
         if str(error).startswith(f"{source}: line"):
             raise CommandError(f"sbatch: fatal: {error}\n") from None
         raise CommandError(f'sbatch: {error}\nTry "sbatch --help" for more information\n', _BAD_OPTION) from None
-    from_environment = {}
-    for name in ("partition", "account", "qos", "job-name", "signal", "requeue", "no-requeue", "open-mode", "export"):
-        value = call.variable(f"SBATCH_{name.upper().replace('-', '_')}")
-        if value:
-            from_environment[name] = value
-    if call.variable("SBATCH_TIMELIMIT"):
-        from_environment["time"] = call.variable("SBATCH_TIMELIMIT")
+    from_environment = {option: call.variable(name) for option, name in _INHERITED.items() if call.variable(name)}
     merged: dict[str, str | None] = {}
     for name, option in [*in_script, *from_environment.items(), *given.values.items()]:
         merged.pop(name, None)
