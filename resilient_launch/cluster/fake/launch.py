@@ -13,8 +13,8 @@ from typing import Any
 
 from resilient_launch.cluster.fake import filenames, proctree
 from resilient_launch.cluster.fake.environment import MARKER, batch_environment, task_environment
-from resilient_launch.cluster.fake.lifecycle import place_key
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
+from resilient_launch.cluster.fake.orders import place_key
 from resilient_launch.cluster.fake.spec import FakeSpec
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
@@ -23,12 +23,15 @@ _FIRST_HANDLE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class StepIO:
-    """Where a step's tasks read and write: file patterns, or None for srun's own files."""
+    """Where a step's tasks read and write: file patterns, or None for srun's own files.
+
+    ``append`` is None where srun did not say: then the job's own open mode holds, as on a real Slurm.
+    """
 
     stdin: str | None = None
     stdout: str | None = None
     stderr: str | None = None
-    append: bool = False
+    append: bool | None = None
 
 
 def bootstrap(module: str) -> str:
@@ -104,7 +107,7 @@ class Launcher:
             "stdin": target(io.stdin, 0),
             "stdout": stdout,
             "stderr": stdout if io.stderr is None and io.stdout is not None else target(io.stderr, 2),
-            "append": io.append,
+            "append": job.request.append if io.append is None else io.append,
         }
 
     def _write(self, key: str, job: Job, tasks: list[dict[str, Any]], *, handles: int, cwd: str) -> None:

@@ -11,18 +11,18 @@ from resilient_launch.cluster.fake.options import table
 
 OPTIONS = table(
     "account:A= accel-bind= acctg-freq= bb= bbf= bcast=? begin:b= chdir:D= cluster-constraint= comment= "
-    "compress=? constraint:C= container= contiguous core-spec:S= cores-per-socket= cpu-bind= cpu-freq= cpus-per-gpu= "
-    "cpus-per-task:c= deadline= delay-boot= dependency:d= disable-status:X distribution:m= epilog= error:e= exact "
-    "exclude:x= exclusive=? export= extra-node-info:B= gpu-bind= gpu-freq= gpus:G= gpus-per-node= gpus-per-socket= "
-    "gpus-per-task= gres= gres-flags= help:h hint= hold:H immediate:I=? input:i= interactive job-name:J= jobid= "
-    "kill-on-bad-exit:K=? label:l licenses:L= mail-type= mail-user= mcs-label= mem= mem-bind= mem-per-cpu= mem-per-gpu= "
-    "mincpus= mpi= msg-timeout= multi-prog network= nice=? no-allocate:Z no-kill:k=? nodefile= nodelist:w= nodes:N= "
-    "ntasks:n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= ntasks-per-socket= open-mode= output:o= overcommit:O "
-    "overlap oversubscribe:s partition:p= power= preserve-env:E priority= profile= prolog= propagate=? pty=? qos:q= "
-    "quiet:Q quit-on-interrupt reboot relative:r= reservation= resv-ports=? send-libs=? signal= slurmd-debug= "
-    "sockets-per-node= spread-job switches= task-epilog= task-prolog= test-only thread-spec= threads:T= "
-    "threads-per-core= time:t= time-min= tmp= tres-per-task= unbuffered:u usage use-min-nodes verbose:v version:V "
-    "wait:W= wckey= whole x11=?"
+    "compress=? constraint:C= container= contiguous core-spec:S= cores-per-socket= cpu-bind= cpu-freq= "
+    "cpus-per-gpu= cpus-per-task:c= deadline= delay-boot= dependency:d= disable-status:X distribution:m= epilog= "
+    "error:e= exact exclude:x= exclusive=? export= extra-node-info:B= gpu-bind= gpu-freq= gpus:G= gpus-per-node= "
+    "gpus-per-socket= gpus-per-task= gres= gres-flags= help:h hint= hold:H immediate:I=? input:i= interactive "
+    "job-name:J= jobid= kill-on-bad-exit:K=? label:l licenses:L= mail-type= mail-user= mcs-label= mem= mem-bind= "
+    "mem-per-cpu= mem-per-gpu= mincpus= mpi= msg-timeout= multi-prog network= nice=? no-allocate:Z no-kill:k=? "
+    "nodefile= nodelist:w= nodes:N= ntasks:n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= "
+    "ntasks-per-socket= open-mode= output:o= overcommit:O overlap oversubscribe:s partition:p= power= "
+    "preserve-env:E priority= profile= prolog= propagate=? pty=? qos:q= quiet:Q quit-on-interrupt reboot "
+    "relative:r= reservation= resv-ports=? send-libs=? signal= slurmd-debug= sockets-per-node= spread-job "
+    "switches= task-epilog= task-prolog= test-only thread-spec= threads:T= threads-per-core= time:t= time-min= "
+    "tmp= tres-per-task= unbuffered:u usage use-min-nodes verbose:v version:V wait:W= wckey= whole x11=?"
 )
 _UNSUPPORTED = ("multi-prog", "pty", "no-allocate")
 
@@ -127,11 +127,12 @@ def _files(given: Arguments) -> StepIO:
             return None
         return "/dev/null" if value == "none" else value
 
+    mode = given.get("open-mode")
     return StepIO(
         stdin=pattern("input"),
         stdout=pattern("output"),
         stderr=pattern("error"),
-        append=given.get("open-mode", "truncate").startswith("a"),
+        append=mode.startswith("a") if mode else None,
     )
 
 
