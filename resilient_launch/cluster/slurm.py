@@ -167,7 +167,9 @@ class SlurmCommands:
         done = self._run("sinfo", "--noheader", "--Node", "--format=%N %t", *chosen)
         check_answer("sinfo", done, "the nodes cannot be listed")
         rows = [line.split() for line in done.stdout.splitlines()]
-        usable = [row[0] for row in rows if len(row) == 2 and row[1].rstrip("~#!%$@^-+") in _USABLE and row[1][-1] != "*"]
+        usable = [
+            row[0] for row in rows if len(row) == 2 and row[1].rstrip("~#!%$@^-+") in _USABLE and row[1][-1] != "*"
+        ]
         return list(dict.fromkeys(usable))
 
     def comments(self) -> dict[str, tuple[JobView, str]]:

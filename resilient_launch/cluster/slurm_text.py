@@ -138,9 +138,7 @@ def parse_reservations(text: str) -> list[Reservation]:
             flags = tuple(flag for flag in fields.get("Flags", "").split(",") if flag)
             nodes = _text(fields.get("Nodes", ""))
             found.append(
-                Reservation(
-                    name=fields["ReservationName"], start_time=start, end_time=end, nodes=nodes, flags=flags
-                )
+                Reservation(name=fields["ReservationName"], start_time=start, end_time=end, nodes=nodes, flags=flags)
             )
     return found
 

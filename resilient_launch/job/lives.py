@@ -5,7 +5,7 @@ from __future__ import annotations
 from resilient_launch.core.causes import Cause
 from resilient_launch.core.events import read_events
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job.attempt import read_attempts, read_ends
+from resilient_launch.job.attempt import FINAL_ACTIONS, read_attempts, read_ends
 from resilient_launch.policy.requeue import NO_BUDGET, Life
 
 _ENOUGH = 16
@@ -22,7 +22,7 @@ def read_lives(paths: RunPaths, *, until: tuple[int, int]) -> list[Life]:
     lives: list[Life] = []
     for attempt in reversed([each.number for each in read_attempts(paths) if each.number <= until[0]]):
         end = ends.get(attempt)
-        if end is not None and attempt < until[0] and end.action in ("fail", "cancel", "stop", "done"):
+        if end is not None and attempt < until[0] and end.action in FINAL_ACTIONS:
             break
         last_failed = end is None or Cause(end.cause) not in {*NO_BUDGET, Cause.FINISHED, Cause.CANCELLED}
         found = _lives_of(paths, attempt, last_failed=last_failed)

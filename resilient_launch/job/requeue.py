@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def _adjust(scheduler: Scheduler, job_id: str, wish: Wish) -> None:
 
 
 @contextlib.contextmanager
-def _said() -> contextlib.AbstractContextManager[None]:  # type: ignore[misc]
+def _said() -> Iterator[None]:
     try:
         yield
     except RlaunchError as error:
@@ -127,9 +127,11 @@ def initial_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def excludable(scheduler: Scheduler, suspects: Sequence[str], *, asked: str, partition: str, num_nodes: int) -> list[str]:
-    """The nodes to stay away from: those that the user ``asked`` for (a hostlist), and of ``suspects``, newest first,
-    as many as leave ``num_nodes`` others; none where that can't be told."""
+def excludable(
+    scheduler: Scheduler, suspects: Sequence[str], *, asked: str, partition: str, num_nodes: int
+) -> list[str]:
+    """The nodes to stay away from: those of ``asked``, the user's own hostlist, and as many of the ``suspects``, the
+    newest first, as leave ``num_nodes`` others. Empty for no change, also where the others can't be counted."""
     own = expand(asked) if asked else []
     try:
         usable = set(scheduler.usable_nodes(partition)) - set(own)

@@ -45,11 +45,13 @@ def of_silence(*, state: str | None, notice: Cause | None) -> Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailure:
-    """How one rank ended by itself: its exit code, and the last line of its traceback, empty for none."""
+    """How one rank ended by itself: its exit code (negative: a signal), the last line of its traceback (empty for
+    none), and when it wrote that, in seconds since the epoch (None: it wrote nothing)."""
 
     rank: int
     exit_code: int
     error: str = ""
+    at: float | None = None
 
 
 _USER_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"})
@@ -84,6 +86,18 @@ def user_error(failures: Sequence[RankFailure], *, num_ranks: int) -> str:
     return ""
 
 
+def first_failure(failures: Sequence[RankFailure]) -> RankFailure | None:
+    """The rank that took the others down: not one that only lost its connection, and the earliest of what remains."""
+    return min(failures, key=lambda each: (may_be_machine(each) and each.exit_code > 0, each.at or 0.0), default=None)
+
+
+def may_be_machine(failure: RankFailure) -> bool:
+    """Whether a node, the network or a driver can be at fault: a signal, or an error that speaks of them."""
+    return failure.exit_code < 0 or bool(
+        _TRANSIENT_ERRORS.fullmatch(error_kind(failure.error)) or _TRANSIENT_WORDS.search(failure.error)
+    )
+
+
 def error_kind(line: str) -> str:
     """The class of the exception in the last line of a traceback, without its module; empty for any other line."""
     match = re.match(r"(?:\w+\.)*([A-Z]\w*)(?::|$)", line)
@@ -101,10 +115,4 @@ def last_error(text: str) -> str:
 
 
 def _is_certain(failure: RankFailure) -> bool:
-    kind = error_kind(failure.error)
-    return (
-        failure.exit_code > 0
-        and bool(kind)
-        and not _TRANSIENT_ERRORS.fullmatch(kind)
-        and not _TRANSIENT_WORDS.search(failure.error)
-    )
+    return bool(error_kind(failure.error)) and not may_be_machine(failure)

@@ -135,8 +135,11 @@ def _failures_without_progress(end: AttemptEnd, earlier: Sequence[AttemptEnd]) -
     return counts[end.cause]
 
 
-def passed_over(lives: Sequence[Life], *, limits: Limits) -> frozenset[str]:
-    """Checkpoints from which so many restarts in a row failed without leading anywhere that an older one is due."""
+def passed_over(lives: Sequence[Life], checkpoints: Collection[str], *, limits: Limits) -> frozenset[str]:
+    """Those of ``checkpoints`` from which so many restarts in a row led nowhere that another one is due.
+
+    Empty when no other is left: starting afresh would throw away the whole run.
+    """
     found = set()
     current, in_a_row = None, 0
     for life in lives:
@@ -148,7 +151,7 @@ def passed_over(lives: Sequence[Life], *, limits: Limits) -> frozenset[str]:
             in_a_row += 1
             if current is not None and in_a_row >= limits.same_step:
                 found.add(current)
-    return frozenset(found)
+    return frozenset(found) if set(checkpoints) - found else frozenset()
 
 
 def stuck_at(lives: Sequence[Life], checkpoints: Collection[str], *, limits: Limits) -> str:
@@ -165,7 +168,6 @@ def stuck_at(lives: Sequence[Life], checkpoints: Collection[str], *, limits: Lim
     if step is None:
         return ""
     starts = {life.checkpoint for life in last}
-    bad = passed_over(lives, limits=limits)
-    if starts <= bad and set(checkpoints) - bad:
+    if starts <= passed_over(lives, checkpoints, limits=limits):
         return ""
     return f"step {step} was reached {limits.same_step} times in a row and not passed"
