@@ -22,7 +22,7 @@ def checkpoint(
     found = find_run(run, root)
     attempt = running_attempt(found.paths, found.connection)
     request = control.ask(found.paths, "checkpoint", attempt=attempt.number)
-    outcome = wait_for_save(found.paths, attempt.number, request, timeout_s=timeout)
+    outcome = wait_for_save(found.paths, found.connection, attempt, request, timeout_s=timeout)
     if outcome.step is None:
         control.withdraw(found.paths, "checkpoint", attempt=attempt.number)
         raise RlaunchError(f"run {run!r}", why=outcome.error, hint=f"rlaunch status {run}")

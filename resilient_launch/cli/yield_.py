@@ -23,10 +23,12 @@ def yield_(
     found = find_run(run, root)
     attempt = running_attempt(found.paths, found.connection)
     control.ask(found.paths, "yield", attempt=attempt.number, held=hold)
-    end = wait_for_end(found.paths, attempt.number, timeout_s=timeout)
+    end = wait_for_end(found.paths, found.connection, attempt, timeout_s=timeout)
     if end is None:
         raise RlaunchError(
-            f"run {run!r}", why=f"has not left within {timeout:.0f} s", hint=f"rlaunch status {run}; the request stands"
+            f"run {run!r}",
+            why=f"has not said within {timeout:.0f} s that it left",
+            hint=f"rlaunch status {run}; the request stands",
         )
     saved = "nothing saved" if end.saved_step is None else f"saved at step {end.saved_step}"
     held = ", held in the queue" if hold and end.action == "requeue" else ""

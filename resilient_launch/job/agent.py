@@ -202,7 +202,7 @@ class NodeAgent:
             case "control":
                 self._on_control(message.value)
             case "agreed":
-                self._on_agreed(*message.value)
+                self._on_agreed(message.value)
             case "hopeless":
                 self._on_hopeless(message.value)
             case "stop":

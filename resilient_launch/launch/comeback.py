@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from resilient_launch.cluster.base import JobView
 from resilient_launch.core.errors import RefusedError
 from resilient_launch.core.paths import RunPaths
@@ -52,7 +54,9 @@ def go_on(paths: RunPaths, connection: Connection) -> str:
         )
     if is_held(view):
         scheduler.release(job_id)
-        scheduler.start_now(job_id)
+        # It may have started already.
+        with contextlib.suppress(RefusedError):
+            scheduler.start_now(job_id)
         return f"released job {job_id}, which was held ({view.reason})"
     if view.reason == "BeginTime":
         scheduler.start_now(job_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resilient_launch.core.errors import RefusedError
+from resilient_launch.core.errors import RefusedError, UnreachableError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import Attempt, AttemptRecord, read_attempts, read_ends
 from resilient_launch.job.control import ControlRequest
@@ -18,6 +18,7 @@ from resilient_launch.launch.comeback import newest_job
 
 CLAIM_TIMEOUT_S = 60.0
 POLL_S = 0.2
+ASK_S = 5.0
 _LOOK_BACK_BYTES = 1 << 16
 
 
@@ -55,12 +56,34 @@ def running_attempt(paths: RunPaths, connection: Connection, *, timeout_s: float
         time.sleep(POLL_S)
 
 
-def wait_for_end(paths: RunPaths, attempt: int, *, timeout_s: float) -> AttemptRecord | None:
-    """How the attempt ended, once it has; None when it did not within ``timeout_s``."""
+def wait_for_end(
+    paths: RunPaths, connection: Connection, attempt: Attempt, *, timeout_s: float
+) -> AttemptRecord | None:
+    """How the attempt ended, once it has; None when it did not within ``timeout_s``, or fell silent."""
     deadline = time.monotonic() + timeout_s
-    while (end := read_ends(paths).get(attempt)) is None and time.monotonic() < deadline:
+    job = _Job(connection, attempt)
+    while (end := read_ends(paths).get(attempt.number)) is None and time.monotonic() < deadline and job.runs():
         time.sleep(POLL_S)
-    return end
+    return end or read_ends(paths).get(attempt.number)
+
+
+class _Job:
+    """Whether an attempt's job still runs, asked of Slurm now and then."""
+
+    def __init__(self, connection: Connection, attempt: Attempt) -> None:
+        self._connection, self._attempt = connection, attempt
+        self._asked_at = time.monotonic()
+
+    def runs(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked_at < ASK_S:
+            return True
+        self._asked_at = now
+        try:
+            view = self._connection.scheduler.show(self._attempt.job_id)
+        except UnreachableError:
+            return True
+        return view is not None and not view.is_over and (view.restart_count or 0) == self._attempt.slurm_restart_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +94,18 @@ class SaveOutcome:
     error: str = ""
 
 
-def wait_for_save(paths: RunPaths, attempt: int, request: ControlRequest, *, timeout_s: float) -> SaveOutcome:
+def wait_for_save(
+    paths: RunPaths, connection: Connection, attempt: Attempt, request: ControlRequest, *, timeout_s: float
+) -> SaveOutcome:
     """Wait until the state that was asked for is durable, a save failed, the attempt ended, or ``timeout_s`` passed."""
-    tail = _Tail(paths.events, (f"a{attempt:04d}.n0000.jsonl", f"a{attempt:04d}.r*.w00000.jsonl"))
+    tail = _Tail(paths.events, (f"a{attempt.number:04d}.n0000.jsonl", f"a{attempt.number:04d}.r*.w00000.jsonl"))
+    job = _Job(connection, attempt)
     deadline = time.monotonic() + timeout_s
     agreed: int | None = None
     durable: set[int] = set()
     failed: dict[int, str] = {}
     while True:
-        ended = attempt in read_ends(paths)
+        ended = attempt.number in read_ends(paths) or not job.runs()
         for event in tail.read():
             if event.get("kind") == "decision" and event.get("request") == request.id:
                 agreed = int(event["step"])
