@@ -1,4 +1,4 @@
-"""What follows the end of an attempt: budgets, progress, the same step again and again, checkpoints that lead nowhere."""
+"""What follows the end of an attempt: budgets, progress, the same step again, checkpoints that lead nowhere."""
 
 import pytest
 
@@ -72,7 +72,9 @@ def test_a_user_error_before_any_step_stops_at_once_and_later_does_not() -> None
     assert decision.action == "fail"
     assert wrong in decision.why
     # After steps of the same run it can only be the machine.
-    assert decide(end(Cause.CRASH, None), [end(Cause.PREEMPTED, 9)], limits=LIMITS, user_error=wrong).action == "requeue"
+    assert (
+        decide(end(Cause.CRASH, None), [end(Cause.PREEMPTED, 9)], limits=LIMITS, user_error=wrong).action == "requeue"
+    )
     assert decide(end(Cause.PREEMPTED, None), [], limits=LIMITS, user_error=wrong).action == "requeue"
 
 

@@ -66,12 +66,12 @@ def test_the_first_failure_is_not_the_one_that_lost_its_connection() -> None:
 def test_the_last_line_of_the_last_traceback() -> None:
     text = (
         "step 1\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'x'\n\nDuring handling:\n\n"
-        "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n    f()\nmy.mod.MyError: it is: bad\n"
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    f()\nmy.mod.MyError: it is: bad\n'
     )
     assert last_error(text) == "my.mod.MyError: it is: bad"
     ranked = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
     assert last_error(ranked) == "my.mod.MyError: it is: bad"
-    assert last_error("  File \"a.py\", line 1\n    x = = 1\nSyntaxError: invalid syntax\n") == (
+    assert last_error('  File "a.py", line 1\n    x = = 1\nSyntaxError: invalid syntax\n') == (
         "SyntaxError: invalid syntax"
     )
     assert last_error("Killed\nall is fine: really") == ""
