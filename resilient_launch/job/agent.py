@@ -30,6 +30,7 @@ from resilient_launch.job.control import ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.policy import cause as cause_policy
 
@@ -64,11 +65,12 @@ class NodeAgent:
         argv: Sequence[str],
         inbox: queue.SimpleQueue[Message],
         classify: ending.Classifier,
+        publisher: Publisher,
     ) -> None:
         from torch.distributed import PrefixStore, TCPStore
 
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
-        self._inbox, self._classify = inbox, classify
+        self._inbox, self._classify, self._publisher = inbox, classify, publisher
 
         def connect() -> Store:
             # One connection a thread: a blocking wait on a shared one would hold up everybody else on it.
@@ -374,6 +376,8 @@ class NodeAgent:
         elif self._allocation.is_first and self._save_is_due(now):
             self._asked_save_at = now
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.TIME))
+        if self._allocation.is_first and self._pages:
+            self._publish(now)
         if notice is None and self._asked and now - self._asked_checkpoint_at > RETRY_AGREEMENT_S:
             self._asked_checkpoint_at = now
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
@@ -383,6 +387,11 @@ class NodeAgent:
             if any(page.has_stepped for page in self._pages) or now - self._abort_seen_at > OTHERS_TIMEOUT_S:
                 return self._force("another node's agent gave up")
         return None
+
+    def _publish(self, now: float) -> None:
+        newest = max(self._pages, key=lambda page: page.saved_mono)
+        saved_at = time.time() - (now - newest.saved_mono) if newest.saved_mono else self._attempt.claimed_at
+        self._publisher.offer(step=max(newest.saved_step, 0), saved_at=saved_at)
 
     def _save_is_due(self, now: float) -> bool:
         every_s = self._config.checkpoint.every.seconds

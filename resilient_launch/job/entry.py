@@ -22,6 +22,7 @@ from resilient_launch.job import attempt as attempts
 from resilient_launch.job import code, ending, signals
 from resilient_launch.job.agent import Message, NodeAgent
 from resilient_launch.job.context import Allocation, first_reachable, own_addresses
+from resilient_launch.job.publish import Publisher
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -96,6 +97,13 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
             allocation,
             signal_lead_s=config.signal_lead_s,
             kill_wait_s=_kill_wait_s(scheduler) if allocation.is_first else 0.0,
+        ),
+        publisher=Publisher(
+            scheduler,
+            allocation.job_id,
+            num_gpus=allocation.num_nodes * (config.gpus_per_node or config.workers_per_node),
+            # The comment that the user asked for stays.
+            is_allowed="comment" not in dict(config.sbatch),
         ),
     )
     report = agent.run()
