@@ -199,6 +199,16 @@ def supervisor(lab: Lab, job: str) -> int:
     return int((lab.cluster.state_dir / "spool" / f"{job}.0.batch.n1.pid").read_text().split()[0])
 
 
+def test_down_ends_a_controller_that_no_longer_answers(lab: Lab) -> None:
+    lab.submit("touch ready; sleep 600")
+    lab.wait_file("ready")
+    (pid,) = controllers(lab.cluster.state_dir)
+    os.kill(pid, signal.SIGSTOP)
+    lab.cluster.down(patience_s=0.5)
+    assert lab.processes() == []
+    assert controllers(lab.cluster.state_dir) == []
+
+
 def test_a_supervisor_killed_while_the_controller_is_down_fails_the_job_and_nothing_runs_twice(lab: Lab) -> None:
     job = lab.submit("echo run >> runs; touch ready; sleep 600")
     lab.wait_file("ready")
