@@ -9,6 +9,8 @@ SCAN_S = 90.0
 DEFAULT_GRACE_S = 30.0
 """Time to save where nothing names a deadline: Slurm's KillWait and Kubernetes' grace period have the same default."""
 
+_ENDINGS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
+
 
 def classify(
     signal_name: str,
@@ -19,14 +21,23 @@ def classify(
     end_time: float | None,
     kill_wait_s: float,
     signal_lead_s: float,
+    job_reason: str = "",
+    is_requeued: bool = False,
 ) -> Notice:
     """The notice that ``signal_name`` brings. All times are wall-clock seconds; None where Slurm does not say.
 
     A preemption shows PreemptTime, and EndTime is the end of the grace; a cancelled job is CANCELLED before its
     processes hear of it; a job at its limit is past EndTime, or within the signal's lead of it. Anything else was sent
     by a person or a site's script: save and give the nodes back.
+
+    A job whose processes are being ended is shown as COMPLETING, whatever will become of it: ``is_requeued`` (it has
+    one restart more than this attempt) and ``job_reason`` then tell a requeue and the time limit from a cancel.
     """
     state = (job_state or "").split()[0].rstrip("+") if job_state else ""
+    if state == "COMPLETING":
+        if is_requeued:
+            return Notice(cause=Cause.YIELDED, deadline=now + kill_wait_s, source=signal_name)
+        state = _ENDINGS.get(job_reason, "CANCELLED")
     if state.startswith("CANCELLED"):
         return Notice(cause=Cause.CANCELLED, deadline=now + kill_wait_s, source=signal_name)
     if preempt_time is not None or state == "PREEMPTED":
