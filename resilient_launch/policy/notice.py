@@ -43,10 +43,10 @@ def classify(
     if preempt_time is not None or state == "PREEMPTED":
         deadline = end_time if end_time is not None and end_time > now else now + kill_wait_s
         return Notice(cause=Cause.PREEMPTED, deadline=deadline, source=signal_name)
+    if state == "NODE_FAIL":
+        return Notice(cause=Cause.NODE_FAILURE, deadline=now + kill_wait_s, source=signal_name)
     if state == "TIMEOUT" or (end_time is not None and end_time <= now):
         return Notice(cause=Cause.TIME_LIMIT, deadline=now + kill_wait_s, source=signal_name)
     if end_time is not None and end_time - now <= signal_lead_s + SCAN_S:
         return Notice(cause=Cause.TIME_LIMIT, deadline=end_time, source=signal_name)
-    if state == "NODE_FAIL":
-        return Notice(cause=Cause.NODE_FAILURE, deadline=now + kill_wait_s, source=signal_name)
     return Notice(cause=Cause.YIELDED, deadline=now + DEFAULT_GRACE_S, source=signal_name)

@@ -118,6 +118,8 @@ class RunBench:
         self.env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RLAUNCH_ROOT": str(self.root)}
         self.fake = FakeCluster(fake_state_dir(self.root))
 
+    python = sys.executable
+
     def close(self) -> None:
         self.fake.down()
 
@@ -162,6 +164,7 @@ class RunBench:
             "fake": {**fake, **keys.pop("fake", {})},
             **keys,
         }
+        values = {key: value for key, value in values.items() if value is not None}
         path = self.workdir.parent / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"workdir": str(self.workdir), **values}))
         return path
