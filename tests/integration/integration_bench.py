@@ -222,6 +222,9 @@ class RunBench:
 
         wait_for(reached, what=f"step {step} of {name}")
 
+    def wait_line(self, name: str, line: str, attempt: int = 0) -> None:
+        wait_for(lambda: line in self.logs(name, attempt).splitlines(), what=f"{line!r} of {name}")
+
     def wait_attempt(self, name: str, number: int) -> None:
         wait_for(self.paths(name).attempt(number).exists, what=f"attempt {number} of {name}")
 
