@@ -82,12 +82,12 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             signal_name,
             now=time.time(),
             job_state=view.state if view else None,
-            reason=view.reason if view else "",
-            was_requeued=bool(view and (view.restart_count or 0) > allocation.slurm_restart_count),
             preempt_time=view.preempt_time if view else None,
             end_time=view.end_time if view else allocation.end_time,
             kill_wait_s=kill_wait_s,
             signal_lead_s=signal_lead_s,
+            job_reason=view.reason if view else "",
+            is_requeued=view is not None and (view.restart_count or 0) > allocation.slurm_restart_count,
         )
 
     return classify

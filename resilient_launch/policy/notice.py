@@ -9,43 +9,44 @@ SCAN_S = 90.0
 DEFAULT_GRACE_S = 30.0
 """Time to save where nothing names a deadline: Slurm's KillWait and Kubernetes' grace period have the same default."""
 
+_ENDINGS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
+
 
 def classify(
     signal_name: str,
     *,
     now: float,
     job_state: str | None,
-    reason: str = "",
-    was_requeued: bool = False,
     preempt_time: float | None,
     end_time: float | None,
     kill_wait_s: float,
     signal_lead_s: float,
+    job_reason: str = "",
+    is_requeued: bool = False,
 ) -> Notice:
     """The notice that ``signal_name`` brings. All times are wall-clock seconds; None where Slurm does not say.
 
-    ``was_requeued`` says that Slurm counts more restarts than this attempt's own. A preemption shows PreemptTime, and
-    EndTime is the end of its grace; a job near its limit is within the signal's lead of EndTime. While the processes of
-    an ended job are still there its state is COMPLETING, whatever ended it. The ends were seen to differ on 22.05: a
-    requeued job has one restart more, one at its limit has the reason TimeLimit, a cancelled one has nothing but an
-    EndTime that is past. Any other signal was sent by a person or a site's script: save and give the nodes back.
+    A preemption shows PreemptTime, and EndTime is the end of the grace; a cancelled job is CANCELLED before its
+    processes hear of it; a job at its limit is past EndTime, or within the signal's lead of it. Anything else was sent
+    by a person or a site's script: save and give the nodes back.
+
+    A job whose processes are being ended is shown as COMPLETING, whatever will become of it: ``is_requeued`` (it has
+    one restart more than this attempt) and ``job_reason`` then tell a requeue and the time limit from a cancel.
     """
-    state = (job_state or "").split(" ")[0].rstrip("+")
-    soon = now + kill_wait_s
-    if state == "CANCELLED":
-        return Notice(cause=Cause.CANCELLED, deadline=soon, source=signal_name)
+    state = (job_state or "").split()[0].rstrip("+") if job_state else ""
+    if state == "COMPLETING":
+        if is_requeued:
+            return Notice(cause=Cause.YIELDED, deadline=now + kill_wait_s, source=signal_name)
+        state = _ENDINGS.get(job_reason, "CANCELLED")
+    if state.startswith("CANCELLED"):
+        return Notice(cause=Cause.CANCELLED, deadline=now + kill_wait_s, source=signal_name)
     if preempt_time is not None or state == "PREEMPTED":
-        deadline = end_time if end_time is not None and end_time > now else soon
+        deadline = end_time if end_time is not None and end_time > now else now + kill_wait_s
         return Notice(cause=Cause.PREEMPTED, deadline=deadline, source=signal_name)
-    if was_requeued:
-        return Notice(cause=Cause.YIELDED, deadline=soon, source=signal_name)
-    if state == "NODE_FAIL" or reason == "NodeDown":
-        return Notice(cause=Cause.NODE_FAILURE, deadline=soon, source=signal_name)
-    if state == "TIMEOUT" or reason == "TimeLimit":
-        return Notice(cause=Cause.TIME_LIMIT, deadline=soon, source=signal_name)
-    if end_time is not None and end_time <= now:
-        cause = Cause.CANCELLED if state == "COMPLETING" else Cause.TIME_LIMIT
-        return Notice(cause=cause, deadline=soon, source=signal_name)
+    if state == "NODE_FAIL":
+        return Notice(cause=Cause.NODE_FAILURE, deadline=now + kill_wait_s, source=signal_name)
+    if state == "TIMEOUT" or (end_time is not None and end_time <= now):
+        return Notice(cause=Cause.TIME_LIMIT, deadline=now + kill_wait_s, source=signal_name)
     if end_time is not None and end_time - now <= signal_lead_s + SCAN_S:
         return Notice(cause=Cause.TIME_LIMIT, deadline=end_time, source=signal_name)
     return Notice(cause=Cause.YIELDED, deadline=now + DEFAULT_GRACE_S, source=signal_name)

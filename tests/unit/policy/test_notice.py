@@ -24,7 +24,6 @@ NOW = 1_000_000.0
         # scancel: the state comes before the signal.
         ("SIGTERM", "CANCELLED", None, NOW + 3600, Cause.CANCELLED, NOW + 5),
         ("SIGTERM", "CANCELLED by 1000", NOW, NOW + 3600, Cause.CANCELLED, NOW + 5),
-        ("SIGTERM", "COMPLETING", None, NOW - 1, Cause.CANCELLED, NOW + 5),
         ("SIGTERM", "NODE_FAIL", None, NOW + 3600, Cause.NODE_FAILURE, NOW + 5),
         # A person or a site's script.
         ("SIGUSR1", "RUNNING", None, NOW + 3600, Cause.YIELDED, NOW + DEFAULT_GRACE_S),
@@ -50,27 +49,27 @@ def test_cause_and_deadline(
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "was_requeued", "end_time", "cause"),
+    ("reason", "is_requeued", "end_time", "cause"),
     [
-        # As 22.05 shows a job whose processes are still there.
-        ("COMPLETING", "TimeLimit", False, NOW - 1, Cause.TIME_LIMIT),
-        ("COMPLETING", "None", False, NOW, Cause.CANCELLED),
-        ("COMPLETING", "None", True, NOW + 60, Cause.YIELDED),
-        ("COMPLETING", "NodeDown", False, NOW, Cause.NODE_FAILURE),
+        ("", False, NOW, Cause.CANCELLED),
+        ("TimeLimit", False, NOW, Cause.TIME_LIMIT),
+        ("NodeDown", False, NOW, Cause.NODE_FAILURE),
+        ("", True, None, Cause.YIELDED),
     ],
 )
-def test_what_ends_a_job_that_is_completing(
-    state: str, reason: str, was_requeued: bool, end_time: float, cause: Cause
+def test_a_completing_job_is_told_by_reason_and_restarts(
+    reason: str, is_requeued: bool, end_time: float | None, cause: Cause
 ) -> None:
+    """Slurm shows COMPLETING for a job being cancelled, at its limit, or on its way back to the queue alike."""
     notice = classify(
         "SIGTERM",
         now=NOW,
-        job_state=state,
-        reason=reason,
-        was_requeued=was_requeued,
+        job_state="COMPLETING",
         preempt_time=None,
         end_time=end_time,
         kill_wait_s=5.0,
         signal_lead_s=120.0,
+        job_reason=reason,
+        is_requeued=is_requeued,
     )
     assert (notice.cause, notice.deadline) == (cause, NOW + 5)
