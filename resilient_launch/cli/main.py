@@ -7,7 +7,7 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, status, submit, wait
+from resilient_launch.cli import cancel, checkpoint, logs, requeue, status, stop, submit, wait, yield_
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
@@ -22,6 +22,10 @@ app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.command("checkpoint")(checkpoint.checkpoint)
+app.command("yield")(yield_.yield_)
+app.command("stop")(stop.stop)
+app.command("requeue")(requeue.requeue)
 
 
 def _print_version(value: bool) -> None:

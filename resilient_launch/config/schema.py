@@ -51,7 +51,15 @@ class RestartConfig:
     max_worker_restarts: int = 3
     """Worker-group restarts inside one attempt."""
     max_crashes: int = 3
-    """Requeues without progress for each cause that is the run's own fault: crash, hang, out of memory."""
+    """Requeues without progress for each cause of failure: crash, hang, out of memory, node failure."""
+    same_step: int = 3
+    """How often in a row the same step may be reached and not passed, and a checkpoint lead nowhere."""
+    backoff_s: float = 10.0
+    """Wait before the first requeue after a failure; doubles with each further one without progress."""
+    backoff_max_s: float = 600.0
+    """The longest such wait."""
+    exclude_nodes: bool = True
+    """Whether a requeue after a failure stays away from nodes that are suspect."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,6 +115,10 @@ _CHECKPOINT: Fields = {
 _RESTART: Fields = {
     "max_worker_restarts": Field("max_worker_restarts", v.integer(0)),
     "max_crashes": Field("max_crashes", v.integer(0)),
+    "same_step": Field("same_step", v.integer(2)),
+    "backoff": Field("backoff_s", v.duration(0), format_duration),
+    "backoff_max": Field("backoff_max_s", v.duration(0), format_duration),
+    "exclude_nodes": Field("exclude_nodes", v.boolean),
 }
 _CODE: Fields = {
     "snapshot": Field("snapshot", v.boolean),

@@ -135,6 +135,11 @@ class Page:
         self.beat_mono = time.monotonic()
 
     @property
+    def has_stepped(self) -> bool:
+        """Whether the rank has completed a step since it started."""
+        return self.step > max(self.resume_step, 0)
+
+    @property
     def notice(self) -> Notice | None:
         """The notice that stands, if any."""
         code = self.notice_cause
