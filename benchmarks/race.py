@@ -3,10 +3,10 @@
     python -m benchmarks.race [--quick] [--styles rlaunch,torchrun,submitit] [--json FILE]
 
 The job: a small transformer, DDP over gloo on 2 nodes with one worker each, a checkpoint every so many steps. The
-faults: a preemption by a job of a higher partition at a third, a real time limit at two thirds, SIGKILL of one worker at
-five sixths. Each style is set up as its own documentation recommends; whenever its job is dead, a human (this program)
-submits it again, and that is counted. Needs root and Debian's slurm-wlm and munge; starts a Slurm of its own and takes
-it down.
+faults: a preemption by a job of a higher partition at a third, a real time limit at two thirds, SIGKILL of one worker
+at five sixths. Each style is set up as its own documentation recommends; whenever its job is dead, a human (this
+program) submits it again, and that is counted. Needs root and Debian's slurm-wlm and munge; starts a Slurm of its own
+and takes it down.
 
 Seconds are from the last step before a fault to the first *new* step after it, without the time that the job spent in
 the queue. Rework are the steps computed again. The digest is that of model and optimizer at the end, against an

@@ -102,6 +102,8 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             end_time=view.end_time if view else allocation.end_time,
             kill_wait_s=kill_wait_s,
             signal_lead_s=signal_lead_s,
+            job_reason=view.reason if view else "",
+            is_requeued=view is not None and (view.restart_count or 0) > allocation.slurm_restart_count,
             maintenance_starts=_maintenance_starts(scheduler, allocation) if view else (),
         )
 
@@ -140,17 +142,20 @@ def conclude(
     allocation: Allocation,
     attempt: Attempt,
     report: NodeReport,
-    notice: Notice | None,
+    standing_notice: Callable[[], Notice | None],
     request: ControlRequest | None,
 ) -> Conclusion:
     """On the first node: gather the reports, decide, write it down, requeue, and tell the others.
 
-    ``request`` is the yield or stop that was asked for, if one was.
+    ``request`` is the yield or stop that was asked for, if one was. ``standing_notice`` is asked again once all nodes
+    have reported: another node's signal may have come meanwhile.
     """
     deadline = time.time() + REPORTS_TIMEOUT_S
+    notice = standing_notice()
     if notice is not None and notice.deadline is not None:
         deadline = min(deadline, notice.deadline - reserve_s(notice) / 2)
     reports = [report, *_gather(store, range(1, allocation.num_nodes), deadline)]
+    notice = standing_notice()
     record, decision = _judge(config, paths, allocation, attempt, reports, notice, request)
     cause, end_step, error = Cause(record.cause), record.end_step, record.error
     log.info("attempt %d: %s at step %s: %s (%s)", attempt.number, cause, end_step, decision.action, decision.why)

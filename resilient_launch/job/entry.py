@@ -120,7 +120,7 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
         allocation=allocation,
         attempt=attempt,
         report=report,
-        notice=agent.notice,
+        standing_notice=agent.settled_notice,
         request=agent.request,
     )
     agent.emit_end(conclusion.cause, report.end_step)

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from resilient_launch.checkpoint.checkpointer import Checkpointer
 
 STORE_TIMEOUT = timedelta(seconds=300)
+THREADS_END_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,16 +172,20 @@ class LoneWorkplace(Workplace):
         for number in signals.NOTICE_SIGNALS:
             signal.signal(number, self._set_flag)
         self.attempt = self._claim()
-        agreement.Participant(
+        participant = agreement.Participant(
             self._agents_store(),
             index=self.rank,
             pages=[self.page],
             on_stop=lambda step: None,
             on_event=lambda status, number, step, reason: None,
             on_lost=lambda: None,
-        ).start()
+        )
+        self._threads: list[threading.Thread] = [participant]
         if self.rank == 0:
-            agreement.Leader(self._agents_store(), num_participants=self.world_size, pages=[self.page]).start()
+            store = self._agents_store()
+            self._threads.append(agreement.Leader(store, num_participants=self.world_size, pages=[self.page]))
+        for thread in self._threads:
+            thread.start()
         self._requests = self._agents_store()
 
     def _set_flag(self, number: int, frame: object) -> None:
@@ -205,8 +211,26 @@ class LoneWorkplace(Workplace):
             port=0,
             code_version="",
         )
+        self._record_silent_ends(attempt.number)
         self.store.set("attempt", str(attempt.number))
         return attempt.number
+
+    def _record_silent_ends(self, number: int) -> None:
+        """Write down that attempts before this one ended without a word: killed, or their machine was lost."""
+        ends = read_ends(self.paths)
+        for older in read_attempts(self.paths):
+            if older.number < number and older.number not in ends:
+                record_end(
+                    self.paths,
+                    AttemptRecord(
+                        number=older.number,
+                        cause=Cause.CRASH,
+                        end_step=last_step(self.paths, older.number),
+                        ended_at=time.time(),
+                        action="leave",
+                        why="ended without a word",
+                    ),
+                )
 
     def wants_agreement(self) -> bool:
         if self._told:
@@ -230,6 +254,11 @@ class LoneWorkplace(Workplace):
         agreement.request(self._requests, wish)
 
     def close(self, outcome: Outcome, step: int) -> None:
+        # A thread that returns from the store while the interpreter goes down would abort the process.
+        with contextlib.suppress(ConnectionError):
+            agreement.finish(self._requests)
+        for thread in self._threads:
+            thread.join(THREADS_END_S)
         if self.rank == 0 and outcome is not Outcome.NONE:
             finished = outcome is Outcome.FINISHED
             record_end(
@@ -252,7 +281,8 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
         grace = grace_s if grace_s is not None else float(os.environ.get("RLAUNCH_GRACE_S", DEFAULT_GRACE_S))
         return LoneWorkplace(run_dir or Path("runs/default").absolute(), config or CheckpointConfig(), grace)
     directory = Path(os.environ["RLAUNCH_RUN_DIR"])
-    # The mask came with the process; data loaders must still obey the trainer, and none may outlive it.
+    signals.shield()
+    # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
     page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
