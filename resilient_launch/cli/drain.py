@@ -19,9 +19,7 @@ POLL_S = 1.0
 
 
 def drain(
-    nodes: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Empty these nodes; the runs stay held.", show_default=False)
-    ] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="LIST", help="Empty these nodes; the runs stay held.")] = None,
     reservation: Annotated[
         str | None,
         typer.Option(

@@ -22,17 +22,17 @@ from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, control, ending
+from resilient_launch.job import agreement, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
-from resilient_launch.job.context import Allocation
-from resilient_launch.job.control import ControlRequest, ControlWatch
+from resilient_launch.job.context import Allocation, own_address_towards
+from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
-from resilient_launch.job.failures import NodeFailures
-from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.failures import NodeFailures, NodeReport
+from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
-from resilient_launch.policy import cause as cause_policy
+from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -87,7 +87,7 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
-        self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
+        self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
         self._pages: list[Page] = []
         self._reached = -1
         self._agreement_store: Store | None = None
@@ -99,8 +99,7 @@ class NodeAgent:
         self._num_unexplained = 0
         self.request: ControlRequest | None = None
         """The yield or stop that was asked for."""
-        self._asked: list[ControlRequest] = []
-        self._asked_checkpoint_at = float("-inf")
+        self._asked_saves = AskedSaves(paths, attempt.number, retry_s=RETRY_AGREEMENT_S)
         self._abort_seen_at: float | None = None
         self._stop_agreed = False
         self._forced = False
@@ -113,7 +112,7 @@ class NodeAgent:
                 num_nodes=allocation.num_nodes,
                 max_restarts=config.restart.max_worker_restarts,
                 rendezvous_id=f"{config.name}-{attempt.number}",
-                local_address=address if allocation.is_first else _own_address(address),
+                local_address=address if allocation.is_first else own_address_towards(address),
                 store_address=address,
                 is_first=allocation.is_first,
                 error_dir=logs,
@@ -137,7 +136,7 @@ class NodeAgent:
     def _tell(self, kind: str, value: Any = None) -> None:
         self._inbox.put(Message(kind=kind, value=value))
 
-    def run(self) -> ending.NodeReport:
+    def run(self) -> NodeReport:
         """Run the worker groups to their end, honouring every notice on the way."""
         if self._allocation.is_first:
             self._events.emit(
@@ -208,6 +207,7 @@ class NodeAgent:
             case "signal":
                 self._on_signal(*message.value)
             case "notice":
+                self._num_unexplained -= 1
                 self._on_notice(message.value)
             case "group":
                 self._on_group_started(*message.value)
@@ -257,9 +257,8 @@ class NodeAgent:
                 self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def _on_notice(self, notice: Notice) -> None:
-        self._num_unexplained -= 1
         standing = self.notice
-        if standing is not None and not _replaces(notice, standing):
+        if standing is not None and not replaces(notice, standing):
             return
         if standing is not None and standing.cause is Cause.CANCELLED:
             # What was asked for stands; the new word only says how long there is.
@@ -276,8 +275,7 @@ class NodeAgent:
 
     def _on_control(self, request: ControlRequest) -> None:
         if request.kind == "checkpoint":
-            self._asked.append(request)
-            self._asked_checkpoint_at = float("-inf")
+            self._asked_saves.add(request)
             return
         self.request = request if self.request is None or request.kind == "stop" else self.request
         cause = Cause.CANCELLED if request.kind == "stop" else request.cause
@@ -285,11 +283,9 @@ class NodeAgent:
 
     def _on_agreed(self, step: int) -> None:
         """Every rank saves at ``step`` because somebody asked: tell those who did, and withdraw their file."""
-        for request in self._asked:
+        for request in self._asked_saves.settle():
             why = f"every rank saves at step {step}"
             self._events.emit("decision", flush=True, what="checkpoint request", why=why, request=request.id, step=step)
-        self._asked.clear()
-        control.withdraw(self._paths, "checkpoint", attempt=self._attempt.number)
 
     def _ask_to_stop(self) -> None:
         notice = self.notice
@@ -397,8 +393,7 @@ class NodeAgent:
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.TIME))
         if self._allocation.is_first and self._pages:
             self._publish(now)
-        if notice is None and self._asked and now - self._asked_checkpoint_at > RETRY_AGREEMENT_S:
-            self._asked_checkpoint_at = now
+        if notice is None and self._asked_saves.is_due(now):
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
             self._abort_seen_at = self._abort_seen_at or now
@@ -430,55 +425,19 @@ class NodeAgent:
         self._elastic.kill_workers()
         return GroupResult(ok=False, error=why)
 
-    def _report(self, result: GroupResult) -> ending.NodeReport:
+    def _report(self, result: GroupResult) -> NodeReport:
         outcomes = {page.outcome for page in self._pages}
         # A script may end before the agreed step, or never attach: with no rank told to stop, a clean exit is the end.
         all_finished = outcomes == {Outcome.FINISHED} or not (self._stop_agreed or Outcome.STOPPED in outcomes)
         reached = max([self._reached, *(page.step for page in self._pages)])
-        failures = self._failures(result.exits)
-        first = failures.first
-        return ending.NodeReport(
-            node=self._allocation.node,
+        return self._failures(result.exits).report(
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
-            first_rank=first.rank if first else None,
-            error=failures.explain() if first else result.error,
-            failed_at=first.at if first else None,
-            may_be_machine=first is not None and cause_policy.may_be_machine(first),
-            user_error=failures.user_error(self._config.workers_per_node),
-            every_rank_failed=len(failures.ranks) == self._config.workers_per_node,
+            num_ranks=self._config.workers_per_node,
+            error=result.error,
         )
-
-
-def _replaces(new: Notice, standing: Notice) -> bool:
-    """A cancel overrules what stands; otherwise the first cause stands, unless the end has come nearer."""
-    if standing.cause is Cause.CANCELLED:
-        return standing.deadline is None and new.deadline is not None
-    if new.cause is Cause.CANCELLED or standing.cause is Cause.YIELDED:
-        return True
-    if new.deadline is None or new.cause is Cause.YIELDED:
-        return False
-    return standing.deadline is None or new.deadline < standing.deadline - 1.0
 
 
 def _seconds_left(notice: Notice) -> str:
     return "no deadline" if notice.deadline is None else f"{notice.deadline - time.time():.0f} s left"
-
-
-def _fast_dir() -> str:
-    """Memory where there is some: pages are touched every step."""
-    shared_memory = Path("/dev/shm")
-    return str(shared_memory) if os.access(shared_memory, os.W_OK) else tempfile.gettempdir()
-
-
-def _own_address(first_address: str) -> str:
-    """This node's address on the interface that leads to the first node."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((first_address, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

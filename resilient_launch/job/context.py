@@ -73,3 +73,13 @@ def first_reachable(addresses: tuple[str, ...], port: int, *, timeout_s: float =
         except OSError:
             continue
     return None
+
+
+def own_address_towards(address: str) -> str:
+    """This node's address on the interface that leads to ``address``."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()

@@ -23,6 +23,26 @@ _ERROR_TAIL_CHARS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """How one node's part of an attempt ended. Steps are counts of completed ones.
+
+    ``first_rank`` failed first on this node, at ``failed_at``; ``error`` is what it had to say, ``may_be_machine``
+    whether the node can be at fault, ``user_error`` why it would come back for certain.
+    """
+
+    node: str
+    finished: bool
+    end_step: int | None
+    saved_step: int | None
+    first_rank: int | None
+    error: str
+    failed_at: float | None = None
+    may_be_machine: bool = False
+    user_error: str = ""
+    every_rank_failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeFailures:
     """The ranks of one node that ended by themselves, in one worker group; ``texts`` is what each left, by rank."""
 
@@ -62,6 +82,24 @@ class NodeFailures:
         code = first.exit_code
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return f"rank {first.rank} on {self.node} {end}\n{self.texts[first.rank]}".rstrip()
+
+    def report(
+        self, *, finished: bool, end_step: int | None, saved_step: int | None, num_ranks: int, error: str
+    ) -> NodeReport:
+        """The node's report, with what these failures add to it; ``error`` is for a node where no rank failed."""
+        first = self.first
+        return NodeReport(
+            node=self.node,
+            finished=finished,
+            end_step=end_step,
+            saved_step=saved_step,
+            first_rank=first.rank if first else None,
+            error=self.explain() if first else error,
+            failed_at=first.at if first else None,
+            may_be_machine=first is not None and cause_policy.may_be_machine(first),
+            user_error=self.user_error(num_ranks),
+            every_rank_failed=len(self.ranks) == num_ranks,
+        )
 
     def user_error(self, num_ranks: int) -> str:
         """Why this would come back every time, if it happened before the run's first step; empty: not certain."""

@@ -1,4 +1,4 @@
-"""What the run would lose, written into its job's comment for whoever has to choose a victim: now and then, and aside."""
+"""What the run would lose, in its job's comment, for whoever has to choose a victim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is worth knowing before a run is submitted: maintenance in its way, and saves that take longer than the notice."""
+"""What is worth knowing at submit: maintenance in the way, and saves that take longer than the notice."""
 
 from __future__ import annotations
 
