@@ -45,7 +45,10 @@ _ERROR_TAIL_CHARS = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReport:
-    """How one node's part of an attempt ended. Steps are counts of completed ones."""
+    """How one node's part of an attempt ended. Steps are counts of completed ones.
+
+    ``blame`` is the cause where the node's agent knows more than that its workers failed.
+    """
 
     node: str
     finished: bool
@@ -53,6 +56,7 @@ class NodeReport:
     saved_step: int | None
     first_rank: int | None
     error: str
+    blame: Cause | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +141,15 @@ def conclude(
         finished=[each.finished for each in reports],
         num_missing=missing,
         notice=notice.cause if notice else None,
+        blamed=[each.blame for each in reports if each.blame is not None],
     )
     end_step = max((each.end_step for each in reports if each.end_step is not None), default=None)
     decision = decide(
         AttemptEnd(cause=cause, end_step=end_step), earlier_ends(paths, attempt.number), max_failures=max_failures
     )
     failed = next((each for each in reports if each.first_rank is not None), None)
-    error = failed.error if failed and cause is Cause.CRASH else ""
+    explained = next((each for each in reports if each.blame is cause), failed if cause is Cause.CRASH else None)
+    error = explained.error if explained else ""
     log.info("attempt %d: %s at step %s: %s (%s)", attempt.number, cause, end_step, decision.action, decision.why)
     record_end(
         paths,
@@ -224,7 +230,8 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
         with contextlib.suppress(ConnectionError):
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
-                reports.append(NodeReport(**word))
+                blame = Cause(word["blame"]) if word.get("blame") else None
+                reports.append(NodeReport(**{**word, "blame": blame}))
     return reports
 
 

@@ -21,7 +21,7 @@ from resilient_launch.config.schema import CheckpointConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, signals
+from resilient_launch.job import agreement, signals, stacks
 from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
 from resilient_launch.job.page import Action, Outcome, Page, Reason
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
@@ -241,7 +241,9 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     # The mask came with the process; data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
-    page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
+    own = Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}"
+    stacks.register(own.with_name(f"{own.name}.stack"))
+    page = Page.open(own)
     return Workplace(directory, page, load(RunPaths(directory).config, frozen=True).checkpoint)
 
 
