@@ -55,10 +55,12 @@ class NodeWatch:
 
     def set_environment(self) -> None:
         """Give workers the settings without which a collective may wait for ever, where the user set none."""
-        settings = hang.collective_settings(
-            ceiling_s=self._config.hang.ceiling_s, trace_prefix=self._nccl_traces, pipe_prefix=self._nccl_pipes
+        ours = hang.collective_settings(
+            os.environ,
+            ceiling_s=self._config.hang.ceiling_s,
+            trace_prefix=self._nccl_traces,
+            pipe_prefix=self._nccl_pipes,
         )
-        ours = {name: value for name, value in settings.items() if name not in os.environ}
         os.environ.update(ours)
         log.info("for the workers' collectives: %s", " ".join(f"{name}={value}" for name, value in ours.items()))
 

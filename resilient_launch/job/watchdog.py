@@ -165,7 +165,8 @@ class Watchdog(threading.Thread):
     def _tell(self, status: str, culprit: Blame, views: Sequence[RankView]) -> None:
         worst = max(views, key=lambda view: view.idle_s - view.timeout_s)
         idle = {"idle_s": round(worst.idle_s, 3), "timeout_s": round(worst.timeout_s, 3), "phase": worst.phase}
-        self._callbacks.emit("hang", {"status": status, **asdict(culprit), "step": worst.step, **idle})
+        named = {"culprit": culprit.rank, "culprit_node": culprit.node, "why": culprit.why}
+        self._callbacks.emit("hang", {"status": status, **named, "step": worst.step, **idle})
 
     def _look(self, locations: Mapping[int, str] | None = None) -> list[RankView]:
         now = time.monotonic()

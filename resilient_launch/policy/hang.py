@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FACTOR = 5.0
@@ -14,6 +14,12 @@ WARM_UP_GAPS = 3
 LONG_PHASES = frozenset({"init", "restore", "first_step", "eval", "save"})
 """Phases in which one rank alone may work while the others, in their step, wait for it."""
 _LEFT = "leave"
+_WAITS_FOR_PEERS = ("/torch/autograd/", "/torch/distributed/", "/torch/nn/parallel/")
+"""Where a rank's innermost Python line is while it waits in a collective: the backward pass, or a call of its own."""
+_RENAMED = (
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
+    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,9 @@ def blame(views: Sequence[RankView]) -> Blame:
     behind, ahead = min(alive, key=_progress), max(alive, key=_progress)
     if _progress(behind) < _progress(ahead):
         return _name(behind, f"it is {_where(behind)}, others are {_where(ahead)}")
+    absent = [view for view in alive if view.location and not _waits_for_peers(view)]
+    if absent and any(map(_waits_for_peers, alive)):
+        return _name(absent[0], f"it is at {absent[0].location}, others wait in a collective")
     odd = _odd_one_out(alive)
     if odd is not None:
         return _name(odd, f"it is at {odd.location}, most others are elsewhere")
@@ -106,6 +115,10 @@ def blame(views: Sequence[RankView]) -> Blame:
     if dead.state == "D":
         return _name(dead, "it is in uninterruptible sleep (state D: a device or a file server does not answer)")
     return Blame(rank=None, node=None, why="every rank waits alike; their stacks tell more")
+
+
+def _waits_for_peers(view: RankView) -> bool:
+    return any(part in view.location for part in _WAITS_FOR_PEERS)
 
 
 def _odd_one_out(views: Sequence[RankView]) -> RankView | None:
@@ -130,14 +143,16 @@ def _name(view: RankView, why: str) -> Blame:
     return Blame(rank=view.rank, node=view.node, why=f"rank {view.rank} on {view.node}: {why}")
 
 
-def collective_settings(*, ceiling_s: float, trace_prefix: str, pipe_prefix: str) -> dict[str, str]:
-    """Environment variables that make torch's collectives fail rather than wait for ever, and leave a trace.
+def collective_settings(
+    env: Mapping[str, str], *, ceiling_s: float, trace_prefix: str, pipe_prefix: str
+) -> dict[str, str]:
+    """What to add to ``env`` so that torch's collectives fail rather than wait for ever, and leave a trace.
 
-    NCCL's own monitor gets longer than any hang timeout, so that stacks are taken before it ends a process. The trace
-    buffer has two names, and so has the file it is dumped to: torch renamed them. From torch's notes on
-    ProcessGroupNCCL environment variables.
+    What the user set stays, under either of its names where torch renamed it. NCCL's own monitor gets longer than any
+    hang timeout, so that stacks are taken before it ends a process. From torch's notes on ProcessGroupNCCL environment
+    variables.
     """
-    return {
+    settings = {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
         "TORCH_NCCL_ENABLE_MONITORING": "1",
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(math.ceil(ceiling_s) + 60),
@@ -149,3 +164,10 @@ def collective_settings(*, ceiling_s: float, trace_prefix: str, pipe_prefix: str
         "TORCH_FR_DUMP_TEMP_FILE": trace_prefix,
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": pipe_prefix,
     }
+    return {
+        name: value for name, value in settings.items() if not any(known in env for known in _names_of_setting(name))
+    }
+
+
+def _names_of_setting(name: str) -> tuple[str, ...]:
+    return next((names for names in _RENAMED if name in names), (name,))
