@@ -27,7 +27,7 @@ ANSWER_TIMEOUT_S = 5.0
 """How long a node's agent may take to say how its ranks stand."""
 STACKS_TIMEOUT_S = 20.0
 LONGEST_PAUSE_S = 30.0
-SLEPT_S = 5.0
+SLEPT_S = 3.0
 """A look that comes so late means that this whole node was stopped or starved, its ranks included."""
 Emit = Callable[[str, dict[str, Any]], None]
 log = logging.getLogger("rlaunch.agent")
