@@ -1,8 +1,8 @@
 """Watches the ranks of one worker group: finds a hang, has stacks collected on every node, and names the culprit.
 
 One thread on each node looks at its ranks' pages. The node that sees a rank stand still for too long asks all the
-others how theirs stand; the first node's thread decides. Only when every node has collected stacks, and nothing has
-moved meanwhile, is the group ended, on all nodes.
+others how theirs stand; the first node's thread decides. Only when every node has collected stacks, nothing has moved
+meanwhile, and either a process is stopped or the time was over twice, is the group ended, on all nodes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Watchdog(threading.Thread):
         """Look once, and take part in a round if any node asks for one. Whether the group is to be ended."""
         is_expired = any(view.is_expired and view.attached for view in self._look())
         if not is_expired:
-            self._pause_s = LOOK_S
+            self._pause_s, self._ask_again_at = LOOK_S, 0.0
         if is_expired and self._looked_at >= self._ask_again_at:
             self._store.set(self._key("ask"), "{}")
         elif not self._store.check([self._key("ask")]):
@@ -122,7 +122,7 @@ class Watchdog(threading.Thread):
             return True
         self._round += 1
         # Somebody may be busy for long, evaluating alone: ask less and less often.
-        self._ask_again_at = self._looked_at + self._pause_s
+        self._ask_again_at = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return False
 
@@ -146,6 +146,7 @@ class Watchdog(threading.Thread):
             self._judge(word["missing"])
         end = agreement.read(self._store, self._key("end"), STACKS_TIMEOUT_S + ANSWER_TIMEOUT_S)
         if end is None or not end["ended"] or self._ended.is_set():
+            self._pause_s = max(self._pause_s, end["wait_s"] if end else 0.0)
             return False
         if is_first and end["missing"]:
             self._callbacks.on_lost_nodes(end["missing"])
@@ -157,10 +158,12 @@ class Watchdog(threading.Thread):
         """On the first node, once every node has its stacks: whether it still stands, and who is to blame."""
         views, lost = self._gather("after", STACKS_TIMEOUT_S, but=missing)
         culprit = hang.blame(views)
-        ended = hang.is_hung(views)
-        self._tell("confirmed" if ended else "withdrawn", culprit, views)
         lost = sorted({*missing, *lost})
-        agreement.post(self._store, self._key("end"), {"ended": ended, "missing": lost, **asdict(culprit)})
+        hung = hang.is_hung(views)
+        wait_s = hang.seconds_to_proof(views) if hung and not lost else 0.0
+        self._tell("suspected" if wait_s else "confirmed" if hung else "withdrawn", culprit, views)
+        word = {"ended": hung and not wait_s, "wait_s": wait_s, "missing": lost, **asdict(culprit)}
+        agreement.post(self._store, self._key("end"), word)
 
     def _tell(self, status: str, culprit: Blame, views: Sequence[RankView]) -> None:
         worst = max(views, key=lambda view: view.idle_s - view.timeout_s)

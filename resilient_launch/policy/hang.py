@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 FACTOR = 5.0
 """A phase may stand still for this many times the longest gap that was ever seen in it."""
+PATIENCE = 2.0
+"""A gang without a stopped process is ended only after so many times its timeout: it may be slow as never before."""
 WARM_UP_GAPS = 3
 """Steps that must be seen before they say anything of the steps to come: the first ones compile and fill caches."""
 LONG_PHASES = frozenset({"init", "restore", "first_step", "eval", "save"})
@@ -89,6 +91,19 @@ def is_hung(views: Sequence[RankView]) -> bool:
         for view in views
         if view.is_expired and view.attached
     )
+
+
+def seconds_to_proof(views: Sequence[RankView]) -> float:
+    """How long a hung gang must still stand until it may be ended; 0 when it is proven to hang.
+
+    A stopped process is proof. Any other gang may yet move: with tails as heavy as a Pareto distribution's with
+    alpha = 3, a step beyond five times the largest one before it comes once in about forty runs of 10^6 steps, and one
+    beyond ten times once in three hundred.
+    """
+    if any(view.state in "Tt" for view in views if view.state):
+        return 0.0
+    late = (PATIENCE * view.timeout_s - view.idle_s for view in views if view.is_expired and view.attached)
+    return max(min(late, default=0.0), 0.0)
 
 
 def blame(views: Sequence[RankView]) -> Blame:

@@ -89,7 +89,8 @@ def test_a_directory_that_takes_no_file_costs_the_file_only(start: Start, tmp_pa
 def test_the_innermost_line_is_the_main_threads() -> None:
     text = (
         'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n  File "a.py", line 2 in g\n\n'
-        'Current thread 0x2 (most recent call first):\n  File "b c.py", line 3 in h\n  File "d.py", line 4 in <module>\n'
+        "Current thread 0x2 (most recent call first):\n"
+        '  File "b c.py", line 3 in h\n  File "d.py", line 4 in <module>\n'
     )
     assert innermost(text) == "b c.py:3 h"
     assert innermost("") == innermost("Current thread 0x2 (most recent call first):\n  <no Python frame>\n") == ""

@@ -17,6 +17,7 @@ from resilient_launch.job.page import Page, Phase
 from resilient_launch.job.watchdog import Callbacks, Watchdog, Watched
 from resilient_launch.policy.hang import Blame, Limits
 
+LIMITS = Limits(floor_s=1.0, ceiling_s=600.0)
 SLEEPER = "import signal; print('ready', flush=True); signal.pause()"
 
 
@@ -34,7 +35,7 @@ class Gang:
     lost: list[list[int]] = field(default_factory=list)
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
 
-    def watch(self, *nodes: int, limits: Limits | None = Limits(floor_s=1.0, ceiling_s=600.0)) -> None:
+    def watch(self, *nodes: int, limits: Limits | None = LIMITS) -> None:
         for node in nodes:
             client = TCPStore("localhost", self.server.port, is_master=False, wait_for_workers=False)
             watched = Watched(
@@ -117,7 +118,7 @@ def test_a_stopped_rank_is_named_on_every_node_once_all_stacks_are_there(gang: G
 def test_the_timeout_follows_the_largest_gap_seen(gang: Gang) -> None:
     gang.pages[0].floats[Page.largest_gap_s[Phase.STEP]] = 0.5
     gang.watch(0, 1)
-    gang.wait(lambda: gang.hangs)
+    gang.wait(lambda: gang.events)
     # Each node knows its own ranks' gaps; the first to give up asks all.
     assert {event["timeout_s"] for event in gang.events} <= {1.0, 2.5}
 
@@ -144,6 +145,15 @@ def test_a_rank_that_is_busy_alone_is_waited_for(gang: Gang) -> None:
     assert gang.hangs[0][1].rank == 1
 
 
+def test_without_a_stopped_process_the_time_must_be_over_twice(gang: Gang) -> None:
+    gang.watch(0, 1, limits=Limits(floor_s=3.0, ceiling_s=600.0))
+    gang.wait(lambda: len(gang.hangs) == 2)
+    statuses = [event["status"] for event in gang.events]
+    assert statuses == ["found", "suspected", "found", "confirmed"]
+    first, last = gang.events[0], gang.events[-1]
+    assert first["timeout_s"] == last["timeout_s"] == 3.0 and first["idle_s"] < 6.0 < last["idle_s"]
+
+
 def test_a_node_that_does_not_answer_is_named(gang: Gang) -> None:
     gang.watch(0)
     gang.wait(lambda: gang.lost)
@@ -164,7 +174,7 @@ def test_what_is_not_watched(gang: Gang, what: str) -> None:
             case "few steps":
                 page.step = 2
         page.beat_mono = time.monotonic() - 500.0
-    gang.watch(0, 1, limits=None if what == "disabled" else Limits(floor_s=1.0, ceiling_s=600.0))
+    gang.watch(0, 1, limits=None if what == "disabled" else LIMITS)
     gang.watchdogs[0].join(1.5)
     assert all(watchdog.is_alive() for watchdog in gang.watchdogs)
     assert not gang.server.check(["g/hang/1/ask"])

@@ -2,7 +2,15 @@ import math
 
 import pytest
 
-from resilient_launch.policy.hang import Limits, RankView, blame, collective_settings, is_hung, timeout_s
+from resilient_launch.policy.hang import (
+    Limits,
+    RankView,
+    blame,
+    collective_settings,
+    is_hung,
+    seconds_to_proof,
+    timeout_s,
+)
 
 LIMITS = Limits(floor_s=10.0, ceiling_s=600.0)
 
@@ -66,6 +74,21 @@ def test_no_hang(alone: RankView) -> None:
 
 def test_a_stopped_process_hangs_though_another_rank_is_busy() -> None:
     assert is_hung([view(0, state="T"), view(1, phase="save", idle_s=0.1)])
+
+
+@pytest.mark.parametrize(
+    ("views", "wait_s"),
+    [
+        ([view(0)], 9.0),  # twice 10 s, of which 11 have passed
+        ([view(0, idle_s=20.5)], 0.0),
+        ([view(0), view(1, idle_s=15.0)], 5.0),
+        ([view(0), view(1, state="T", idle_s=1.0)], 0.0),  # nothing to wait for
+        ([view(0), view(1, state="", idle_s=99.0)], 9.0),
+        ([view(0), view(1, idle_s=9.0, timeout_s=1.0, attached=False)], 9.0),
+    ],
+)
+def test_a_gang_without_a_stopped_process_gets_its_time_twice(views: list[RankView], wait_s: float) -> None:
+    assert seconds_to_proof(views) == wait_s
 
 
 COLLECTIVE = "/lib/torch/autograd/graph.py:9 _engine_run_backward"
