@@ -63,6 +63,32 @@ class RestartConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HangConfig:
+    """When a run that stands still is started again."""
+
+    enabled: bool = True
+    """Whether hangs are looked for."""
+    floor_s: float = 10.0
+    """The shortest that any phase may stand still."""
+    ceiling_s: float = 1800.0
+    """The longest that any phase may stand still, and the limit of a phase of which nothing was seen yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthConfig:
+    """What every node must show before the first step."""
+
+    enabled: bool = True
+    """Whether nodes are checked."""
+    min_shm_mb: int = 16
+    """MiB that must be free in /dev/shm, where data loaders pass their batches."""
+    min_tmp_mb: int = 64
+    """MiB that must be free in the temporary directory."""
+    max_clock_skew_s: float = 5.0
+    """How far a node's clock may be from the first node's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CodeConfig:
     """Which code the run executes."""
 
@@ -186,6 +212,10 @@ class LaunchConfig:
     """When checkpoints are made and kept."""
     restart: RestartConfig = RestartConfig()
     """How often the run is started again."""
+    hang: HangConfig = HangConfig()
+    """When a run that stands still is started again."""
+    health: HealthConfig = HealthConfig()
+    """What every node must show before the first step."""
     code: CodeConfig = CodeConfig()
     """Which code the run executes."""
     cluster: Literal["slurm", "fake"] = "slurm"

@@ -25,12 +25,13 @@ from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, control, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
-from resilient_launch.job.context import Allocation
+from resilient_launch.job.context import Allocation, own_address_towards
 from resilient_launch.job.control import ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures
 from resilient_launch.job.page import Action, Outcome, Page, Reason
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
+from resilient_launch.job.watch import NodeWatch
 from resilient_launch.policy import cause as cause_policy
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class NodeAgent:
         self._forced = False
         logs = paths.attempt_logs(attempt.number)
         logs.mkdir(parents=True, exist_ok=True)
+        self._watch = NodeWatch(config, allocation, log_dir=logs, page_dir=self._page_dir, tell=self._tell)
+        self._watch.set_environment()
         self._elastic = GangAgent(
             GroupSpec(
                 argv=argv,
@@ -111,7 +114,7 @@ class NodeAgent:
                 num_nodes=allocation.num_nodes,
                 max_restarts=config.restart.max_worker_restarts,
                 rendezvous_id=f"{config.name}-{attempt.number}",
-                local_address=address if allocation.is_first else _own_address(address),
+                local_address=address if allocation.is_first else own_address_towards(address),
                 store_address=address,
                 is_first=allocation.is_first,
                 error_dir=logs,
@@ -147,8 +150,10 @@ class NodeAgent:
             )
             threading.Thread(target=self._read_forwarded, name="rlaunch-forwarded", daemon=True).start()
             ControlWatch(self._paths, self._attempt.number, lambda request: self._tell("control", request)).start()
-        threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
-        result: GroupResult | None = None
+        unfit = self._watch.check_node(self._connect, self._paths.directory)
+        result = self._force(unfit) if unfit else None
+        if result is None:
+            threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
         try:
             while result is None:
                 with contextlib.suppress(queue.Empty):
@@ -156,6 +161,7 @@ class NodeAgent:
                 if result is None:
                     result = self._tick()
         finally:
+            self._watch.end_group()
             self._end_agreement()
             self._elastic.kill_workers()
         return self._report(result)
@@ -213,13 +219,26 @@ class NodeAgent:
                 restart, exits = message.value
                 # The pages outlive a killed worker, whose last events do not.
                 reached = max((page.step for page in self._pages), default=-1)
-                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached)
+                more = self._watch.explain_exits(exits)
+                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached, **more)
             case "control":
                 self._on_control(message.value)
             case "agreed":
                 self._on_agreed(message.value)
             case "hopeless":
                 self._on_hopeless(message.value)
+            case "event":
+                kind, fields = message.value
+                self._events.emit(kind, flush=True, **fields)
+            case "hang":
+                restart, blame = message.value
+                log.error("hang: %s: ending the worker group", blame.why)
+                self._watch.blame_hang(blame)
+                self._elastic.kill_workers(of_restart=restart)
+            case "lost_nodes":
+                return self._force(
+                    f"no answer from {', '.join(self._allocation.nodes[node] for node in message.value)}"
+                )
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
@@ -319,9 +338,9 @@ class NodeAgent:
         """Called by the elastic agent before a group starts: make its pages."""
         os.environ["RLAUNCH_RESTART"] = str(restart)
         pages = [Page.create(self._page_dir / f"r{restart}.{local}") for local in range(len(ranks))]
-        self._tell("group", (restart, pages))
+        self._tell("group", (restart, ranks, pages))
 
-    def _on_group_started(self, restart: int, pages: list[Page]) -> None:
+    def _on_group_started(self, restart: int, ranks: Sequence[int], pages: list[Page]) -> None:
         self._end_agreement()
         self._reached = max([self._reached, *(page.step for page in self._pages)])
         self._pages = pages
@@ -338,6 +357,7 @@ class NodeAgent:
         ).start()
         if self._allocation.is_first:
             Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
+        self._watch.begin_group(self._group_store(), restart, ranks, pages)
         if self.notice is not None:
             for page in pages:
                 page.set_notice(self.notice)
@@ -428,17 +448,19 @@ class NodeAgent:
         reached = max([self._reached, *(page.step for page in self._pages)])
         failures = self._failures(result.exits)
         first = failures.first
+        diagnosis = None if result.ok else self._watch.diagnosis
         return ending.NodeReport(
             node=self._allocation.node,
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
             first_rank=first.rank if first else None,
-            error=failures.explain() if first else result.error,
+            error=diagnosis.why if diagnosis else failures.explain() if first else result.error,
             failed_at=first.at if first else None,
             may_be_machine=first is not None and cause_policy.may_be_machine(first),
             user_error=failures.user_error(self._config.workers_per_node),
             every_rank_failed=len(failures.ranks) == self._config.workers_per_node,
+            blame=diagnosis.cause if diagnosis else None,
         )
 
 
@@ -461,15 +483,3 @@ def _fast_dir() -> str:
     """Memory where there is some: pages are touched every step."""
     shared_memory = Path("/dev/shm")
     return str(shared_memory) if os.access(shared_memory, os.W_OK) else tempfile.gettempdir()
-
-
-def _own_address(first_address: str) -> str:
-    """This node's address on the interface that leads to the first node."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((first_address, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

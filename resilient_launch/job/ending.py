@@ -56,7 +56,8 @@ class NodeReport:
     """How one node's part of an attempt ended. Steps are counts of completed ones.
 
     ``first_rank`` failed first on this node, at ``failed_at``; ``error`` is what it had to say, ``may_be_machine``
-    whether the node can be at fault, ``user_error`` why it would come back for certain.
+    whether the node can be at fault, ``user_error`` why it would come back for certain. ``blame`` is the cause where
+    the node's agent knows more than that its workers failed.
     """
 
     node: str
@@ -69,6 +70,7 @@ class NodeReport:
     may_be_machine: bool = False
     user_error: str = ""
     every_rank_failed: bool = False
+    blame: Cause | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +198,7 @@ def _judge(
         finished=[each.finished for each in reports],
         num_missing=len(missing),
         notice=notice.cause if notice else None,
+        blamed=[each.blame for each in reports if each.blame is not None],
     )
     # The failure that came first, whichever node reported first.
     failed = min(
@@ -203,6 +206,7 @@ def _judge(
         key=lambda each: (each.may_be_machine, each.failed_at or 0.0),
         default=None,
     )
+    explained = next((each for each in reports if each.blame is cause), failed if cause is Cause.CRASH else None)
     steps = [each.end_step for each in reports if each.end_step is not None]
     saves = [each.saved_step for each in reports if each.saved_step is not None]
     end = AttemptEnd(cause=cause, end_step=max(steps, default=None), saved_step=max(saves, default=None))
@@ -232,7 +236,7 @@ def _judge(
             action=decision.action,
             why=decision.why,
             first_rank=failed.first_rank if failed else None,
-            error=failed.error if failed and cause is Cause.CRASH else "",
+            error=explained.error if explained else "",
             suspects=missing if cause is Cause.NODE_FAILURE else (),
             possible_suspect=failed.node if failed and failed.may_be_machine and cause is Cause.CRASH else "",
             not_before=now + wait_s if wait_s else 0.0,
@@ -352,7 +356,8 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
         with contextlib.suppress(ConnectionError):
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
-                reports.append(NodeReport(**word))
+                blame = Cause(word["blame"]) if word.get("blame") else None
+                reports.append(NodeReport(**{**word, "blame": blame}))
     return reports
 
 

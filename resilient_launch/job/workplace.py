@@ -22,7 +22,7 @@ from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, signals
+from resilient_launch.job import agreement, signals, stacks
 from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
 from resilient_launch.job.failures import checkpoint_names
 from resilient_launch.job.lives import read_lives
@@ -285,9 +285,10 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
-    page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
+    own = Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}"
+    stacks.register(own.with_name(f"{own.name}.stack"))
     launched = load(RunPaths(directory).config, frozen=True)
-    found = Workplace(directory, page, launched.checkpoint)
+    found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
     return found
 
