@@ -24,6 +24,7 @@ from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, signals
 from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
 
 if TYPE_CHECKING:
@@ -199,7 +200,8 @@ class LoneWorkplace(Workplace):
             return False
         if self._signal:
             return True
-        every_s = self.config.every.seconds
+        # Nobody here sees the run's other attempts end, so there is nothing to solve the interval from.
+        every_s = FALLBACK_S if self.config.every.auto else self.config.every.seconds
         if self.rank or every_s is None:
             return False
         return time.monotonic() - max(self._saved_at, self.page.saved_mono) > every_s

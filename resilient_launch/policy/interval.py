@@ -182,13 +182,8 @@ class Situation:
         high = _crossing(self, wanted, best_s, 1e4 * max(best_s, self.mtbf_s))
         return low, high
 
-    def oddity(self, *, limit_s: float | None = None) -> str | None:
+    def oddity(self) -> str | None:
         """What is absurd about these values, in words; None when nothing is. They still have an answer."""
-        if limit_s is not None and self.effective_cost_s >= limit_s:
-            limit = format_duration(limit_s)
-            return (
-                f"one checkpoint ({format_duration(self.effective_cost_s)}) does not fit in the time limit of {limit}"
-            )
         if self.mtbf_s <= self.effective_cost_s:
             return (
                 f"the MTBF ({format_duration(self.mtbf_s)}) is not above the cost of one checkpoint "
