@@ -142,7 +142,7 @@ def _answer(situation: Situation, limit_s: float | None, fit: RunFit | None, *, 
         "notice_first_order": policy.first_order(cost_s, mtbf_s, notice=situation.notice),
         "best": best_s,
     }
-    centre_s = best_s if math.isfinite(best_s) else high_s
+    centre_s = best_s if math.isfinite(best_s) else 4 * low_s
     grid = [centre_s * 2 ** ((number - NUM_BARS // 2) / 2) for number in range(NUM_BARS)]
     oddity = situation.oddity()
     answer: dict[str, Any] = {
@@ -155,7 +155,7 @@ def _answer(situation: Situation, limit_s: float | None, fit: RunFit | None, *, 
             }
             for name, each_s in named.items()
         },
-        "flat": {"low_s": low_s, "high_s": high_s, "loss": policy.FLAT_LOSS},
+        "flat": {"low_s": low_s, "high_s": _finite(high_s), "loss": policy.FLAT_LOSS},
         "curve": [{"interval_s": each_s, "goodput": situation.goodput_at(each_s)} for each_s in grid],
         "warnings": [oddity] if oddity else [],
         "fit": None,
@@ -223,7 +223,7 @@ def _print(answer: dict[str, Any], situation: Situation) -> None:
     peak = max(each["goodput"] for each in answer["curve"]) or 1.0
     for each in answer["curve"]:
         bar = "#" * round(each["goodput"] / peak * BAR_WIDTH)
-        is_flat = flat["low_s"] <= each["interval_s"] <= flat["high_s"]
+        is_flat = flat["low_s"] <= each["interval_s"] <= (flat["high_s"] or each["interval_s"])
         typer.echo(f"{text(each['interval_s']):>10} {each['goodput']:.3f} {bar}{' *' if is_flat else ''}")
     best_s = answer["intervals"]["best"]["interval_s"]
     if best_s is not None:

@@ -152,8 +152,8 @@ class AutoClock:
                 "exempt_s": self._exempt_s,
                 "num_interruptions": choice.num_interruptions,
                 "exposure_s": choice.exposure_s,
-                "mtbf_s": choice.mtbf_s,
-                "mtbf_range_s": choice.mtbf_range_s,
+                "mtbf_s": choice.rate.mtbf_s,
+                "mtbf_range_s": choice.rate.mtbf_range_s(),
                 "notice": choice.notice,
             },
         )

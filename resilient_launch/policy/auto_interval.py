@@ -19,6 +19,8 @@ LONGEST_S = 1.0 * DAY_S
 SHORTEST_S = 1.0
 MIN_COST_S = 0.001
 """No save is taken for free: clocks and polls are no finer than this."""
+MEMORY = 0.95
+"""What each later interruption leaves of an earlier one's weight: failure rates drift, and old ones must not bind."""
 NUM_COSTS = 9
 """How many of the newest checkpoints say what one costs; their median, so that one slow write moves nothing."""
 
@@ -69,14 +71,13 @@ class Measured:
 class Choice:
     """The interval from now on, the one it moves towards, what that rests on, and why, in words.
 
-    ``interval_s``, ``target_s`` and ``mtbf_s`` are for the risk that is always there; ``interval_at`` adds the rest.
+    ``interval_s``, ``target_s`` and ``rate`` are for the risk that is always there; ``interval_at`` adds the rest.
     """
 
     interval_s: float
     target_s: float
     cost_s: float | None
-    mtbf_s: float
-    mtbf_range_s: tuple[float, float]
+    rate: Rate
     notice: float
     hazard: Hazard
     num_interruptions: int
@@ -88,16 +89,17 @@ class Choice:
         rate = self.hazard.rate(age_s)
         if self.cost_s is None or rate == self.hazard.base_rate:
             return self.interval_s
-        best_s = exact(self.cost_s, self.mtbf_s, notice=self.notice)
+        best_s = exact(self.cost_s, self.rate.mtbf_s, notice=self.notice)
         return max(self.interval_s * exact(self.cost_s, 1 / rate, notice=self.notice) / best_s, SHORTEST_S)
 
 
 def choose(measured: Measured) -> Choice:
     """The next interval: the best one for what was measured, at most 25 % from the one that stands."""
     interrupted = [stretch for stretch in measured.stretches if stretch.is_interrupted]
-    exposure_s = math.fsum(stretch.length_s for stretch in measured.stretches)
-    hazard, rate = _hazard(measured, interrupted, exposure_s)
+    weighted = _weigh(measured.stretches)
+    hazard, rate = _hazard(measured, weighted)
     notice = notice_share(sum(stretch.was_saved for stretch in interrupted), len(interrupted))
+    exposure_s = math.fsum(stretch.length_s for stretch in measured.stretches)
     mtbf_s = rate.mtbf_s
     current_s = measured.current_s if math.isfinite(measured.current_s) else FALLBACK_S
     current_s = min(max(current_s, SHORTEST_S), LONGEST_S)
@@ -118,8 +120,7 @@ def choose(measured: Measured) -> Choice:
         interval_s=interval_s,
         target_s=target_s,
         cost_s=cost_s,
-        mtbf_s=mtbf_s,
-        mtbf_range_s=rate.mtbf_range_s(),
+        rate=rate,
         notice=notice,
         hazard=hazard,
         num_interruptions=len(interrupted),
@@ -128,21 +129,33 @@ def choose(measured: Measured) -> Choice:
     )
 
 
-def _hazard(measured: Measured, interrupted: Sequence[Stretch], exposure_s: float) -> tuple[Hazard, Rate]:
+def _weigh(stretches: Sequence[Stretch]) -> list[tuple[float, Stretch]]:
+    """Every stretch with its weight, newest first."""
+    weighted, weight = [], 1.0
+    for stretch in reversed(stretches):
+        weighted.append((weight, stretch))
+        if stretch.is_interrupted:
+            weight *= MEMORY
+    return weighted
+
+
+def _hazard(measured: Measured, weighted: Sequence[tuple[float, Stretch]]) -> tuple[Hazard, Rate]:
     """The risk by age, and the posterior of the rate that is always there.
 
     Where a window is free of preemption, preemptions are counted apart, over the time that lies beyond it.
     """
-    prior = Rate.prior(measured.prior_mtbf_s)
-    if measured.exempt_s <= 0:
-        rate = prior.observed(len(interrupted), exposure_s)
+    exempt_s = measured.exempt_s
+    apart = [(weight, each) for weight, each in weighted if exempt_s > 0 and each.cause is Cause.PREEMPTED]
+    num_apart = math.fsum(weight for weight, _ in apart)
+    num_all = math.fsum(weight for weight, each in weighted if each.is_interrupted)
+    exposure_s = math.fsum(weight * each.length_s for weight, each in weighted)
+    rate = Rate.prior(measured.prior_mtbf_s).observed(max(num_all - num_apart, 0.0), exposure_s)
+    if exempt_s <= 0:
         return Hazard(base_rate=rate.per_second), rate
-    num_preempted = sum(stretch.cause is Cause.PREEMPTED for stretch in interrupted)
-    rate = prior.observed(len(interrupted) - num_preempted, exposure_s)
-    beyond_s = math.fsum(stretch.beyond_s(measured.exempt_s) for stretch in measured.stretches)
+    beyond_s = math.fsum(weight * each.beyond_s(exempt_s) for weight, each in weighted)
     # Slurm may preempt a little before the window is over by our clock; the rate must stay finite.
-    late_rate = num_preempted / max(beyond_s, MINUTE_S)
-    return Hazard(base_rate=rate.per_second, late_rate=late_rate, exempt_s=measured.exempt_s), rate
+    late_rate = num_apart / max(beyond_s, MINUTE_S)
+    return Hazard(base_rate=rate.per_second, late_rate=late_rate, exempt_s=exempt_s), rate
 
 
 def _text(seconds: float) -> str:

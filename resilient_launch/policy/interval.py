@@ -172,15 +172,17 @@ class Situation:
     def flat_region(self, loss: float = FLAT_LOSS) -> tuple[float, float]:
         """The shortest and the longest interval whose goodput is within ``loss``, relative, of the best.
 
-        Goodput rises up to the best interval and falls after it, so bisection finds both ends.
+        Goodput rises up to the best interval and falls after it, so bisection finds both ends. Infinity where no
+        interval is too long, because a notice saves nearly everything.
         """
         best_s = self.best_s
         if math.isinf(best_s):
             best_s = 40 * self.mtbf_s
         wanted = (1 - loss) * self.goodput_at(best_s)
         low = max(_crossing(self, wanted, best_s, best_s * 1e-6), self.drain_s)
-        high = _crossing(self, wanted, best_s, 1e4 * max(best_s, self.mtbf_s))
-        return low, high
+        far_s = 1e4 * max(best_s, self.mtbf_s)
+        high = _crossing(self, wanted, best_s, far_s)
+        return low, math.inf if high >= far_s else high
 
     def oddity(self) -> str | None:
         """What is absurd about these values, in words; None when nothing is. They still have an answer."""

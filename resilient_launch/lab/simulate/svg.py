@@ -10,8 +10,8 @@ from resilient_launch.core.units import format_duration
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 
 
-def curve(points: Sequence[Mapping[str, float]], flat: Mapping[str, float]) -> str:
-    """``points`` have interval_s and goodput, shortest first; the region ``flat`` (low_s to high_s) is shaded."""
+def curve(points: Sequence[Mapping[str, float]], flat: Mapping[str, float | None]) -> str:
+    """``points`` have interval_s and goodput, shortest first; ``flat`` is shaded: low_s to high_s, None for no end."""
     low, high = math.log(points[0]["interval_s"]), math.log(points[-1]["interval_s"])
     top = max(point["goodput"] for point in points) or 1.0
 
@@ -23,7 +23,7 @@ def curve(points: Sequence[Mapping[str, float]], flat: Mapping[str, float]) -> s
         return _HEIGHT - _MARGIN - goodput / top * (_HEIGHT - 2 * _MARGIN)
 
     line = " ".join(f"{x(point['interval_s']):.1f},{y(point['goodput']):.1f}" for point in points)
-    left, right = x(flat["low_s"]), x(flat["high_s"])
+    left, right = x(flat["low_s"] or 0.0), x(flat["high_s"] or points[-1]["interval_s"])
     ticks = [point["interval_s"] for point in points[:: max(1, len(points) // 6)]]
     below = _HEIGHT - _MARGIN + 18
     labels = "".join(
