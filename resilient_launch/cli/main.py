@@ -7,7 +7,19 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, checkpoint, logs, requeue, status, stop, submit, wait, yield_
+from resilient_launch.cli import (
+    cancel,
+    checkpoint,
+    logs,
+    plan,
+    requeue,
+    simulate,
+    status,
+    stop,
+    submit,
+    wait,
+    yield_,
+)
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
@@ -26,6 +38,8 @@ app.command("checkpoint")(checkpoint.checkpoint)
 app.command("yield")(yield_.yield_)
 app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
+app.add_typer(plan.app, name="plan")
+app.add_typer(simulate.app, name="simulate")
 
 
 def _print_version(value: bool) -> None:

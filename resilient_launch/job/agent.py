@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, control, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
+from resilient_launch.job.auto_interval import save_clock
 from resilient_launch.job.context import Allocation, own_address_towards
 from resilient_launch.job.control import ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
@@ -86,6 +88,7 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
+        self._clock = save_clock(config, paths, attempt, allocation, partial(self._events.emit, flush=True))
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
         self._pages: list[Page] = []
         self._reached = -1
@@ -356,6 +359,7 @@ class NodeAgent:
             on_lost=lambda: self._tell("lost"),
         ).start()
         if self._allocation.is_first:
+            self._clock.group_started()
             Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
         self._watch.begin_group(self._group_store(), restart, ranks, pages)
         if self.notice is not None:
@@ -424,11 +428,10 @@ class NodeAgent:
         return None
 
     def _save_is_due(self, now: float) -> bool:
-        every_s = self._config.checkpoint.every.seconds
-        if every_s is None or not self._pages or min(page.step for page in self._pages) < 0:
+        if not self._pages or min(page.step for page in self._pages) < 0:
             return False
         last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in self._pages))
-        return now - last >= every_s
+        return self._clock.is_due(now, last, self._pages)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""
