@@ -133,7 +133,9 @@ class _Session:
         handles = array.array("i", _open_handles())
         control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handles)]
         sent = connection.sendmsg([request], control)
-        connection.sendall(request[sent:])
+        if sent < len(request):
+            # Never with nothing left: an answer may have come and the connection gone, and even 0 bytes would fail.
+            connection.sendall(request[sent:])
 
     def _handle(self, connection: _socket.socket, frame: list[bytes]) -> int | None:
         kind = frame[0]

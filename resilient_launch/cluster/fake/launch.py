@@ -23,15 +23,13 @@ _FIRST_HANDLE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class StepIO:
-    """Where a step's tasks read and write: file patterns, or None for srun's own files.
-
-    ``append`` is None where srun did not say: then the job's own open mode holds, as on a real Slurm.
-    """
+    """Where a step's tasks read and write: file patterns, or None for srun's own files."""
 
     stdin: str | None = None
     stdout: str | None = None
     stderr: str | None = None
-    append: bool | None = None
+    append: bool = False
+    label: bool = False
 
 
 def bootstrap(module: str) -> str:
@@ -66,6 +64,7 @@ class Launcher:
             "stdout": stdout,
             "stderr": names.path(request.stderr, request.cwd) if request.stderr else stdout,
             "append": request.append,
+            "label": "",
         }
         self._write(place_key(job, step, place), job, [task], handles=0, cwd=request.cwd)
 
@@ -107,7 +106,8 @@ class Launcher:
             "stdin": target(io.stdin, 0),
             "stdout": stdout,
             "stderr": stdout if io.stderr is None and io.stdout is not None else target(io.stderr, 2),
-            "append": job.request.append if io.append is None else io.append,
+            "append": io.append,
+            "label": str(rank) if io.label else "",
         }
 
     def _write(self, key: str, job: Job, tasks: list[dict[str, Any]], *, handles: int, cwd: str) -> None:

@@ -98,7 +98,7 @@ class Supervisors:
     # -- hearing
 
     def hear(self, connection: Connection, word: dict[str, Any], now: float) -> None:
-        """A supervisor says hello, that tasks ended, or that all is over."""
+        """A supervisor says hello, or that tasks ended."""
         key = word["key"]
         statuses = {int(index): status for index, status in word.get("statuses", {}).items()}
         found = self.place(key)
@@ -110,11 +110,7 @@ class Supervisors:
                 _order(connection, Order(do="kill", key=key))
             for order in self._waiting_orders.pop(key, []):
                 _order(connection, order)
-        if found is None or found[2].lost:
-            return
-        if word["kind"] == "done":
-            self._life.place_done(*found, statuses, now)
-        elif statuses:
+        if found is not None and not found[2].lost and statuses:
             self._life.task_ended(*found, statuses)
 
     def disconnected(self, connection: Connection, now: float) -> None:

@@ -15,8 +15,8 @@ import submitit
 from submitit.core.job_environment import JobEnvironment
 
 def add(a, b):
-    environment = JobEnvironment()
-    return {"sum": a + b, "rank": environment.global_rank, "tasks": environment.num_tasks, "hosts": environment.hostnames}
+    here = JobEnvironment()
+    return {"sum": a + b, "rank": here.global_rank, "tasks": here.num_tasks, "hosts": here.hostnames}
 
 def fail():
     raise ValueError("on purpose")

@@ -142,7 +142,8 @@ def kill_controller(lab: Lab) -> None:
 
 
 def test_jobs_outlive_a_killed_controller_and_are_adopted(lab: Lab) -> None:
-    body = "echo start >> runs; srun bash -c 'touch ready; until [ -e go ]; do sleep 0.05; done; exit 7'; echo code $? >> runs"
+    step = "touch ready; until [ -e go ]; do sleep 0.05; done; exit 7"
+    body = f"echo start >> runs; srun bash -c '{step}'; echo code $? >> runs"
     job = lab.submit(body, "-N2")
     lab.wait_file("ready")
     waiting = lab.submit("echo second >> runs", "-N2", "--exclusive")

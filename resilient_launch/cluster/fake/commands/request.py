@@ -28,6 +28,7 @@ OPTIONS = table(
 )
 _FAILED = "sbatch: error: Batch job submission failed: "
 _UNITS_MB = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_CLAUSE = re.compile(r"(after|afterany|afterok|afternotok)(:\d+(\+\d+)?)+|singleton")
 _NAMES = {name.name.removeprefix("SIG"): name.value for name in signal.Signals}
 
 
@@ -198,6 +199,8 @@ def build_request(
         time_limit_s=_time_limit(options),
         signal=_signal(options),
         append=options.get("open-mode", "truncate").startswith("a"),
+        append_given="open-mode" in options,
+        export=options.get("export"),
         stdin=options.get("input", "/dev/null"),
         stdout=options.get("output", "slurm-%j.out"),
         stderr=options.get("error"),
@@ -261,6 +264,6 @@ def _priority(options: Arguments) -> int | None:
 
 
 def _dependency(text: str) -> str:
-    if text and not re.fullmatch(r"((after|afterany|afterok|afternotok)(:\d+(\+\d+)?)+|singleton)(,(?!$)|$)+.*", text):
+    if text and not all(_CLAUSE.fullmatch(clause) for clause in text.split(",")):
         raise CommandError(_FAILED + "Job dependency problem\n")
     return text

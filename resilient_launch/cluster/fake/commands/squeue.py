@@ -13,7 +13,7 @@ from resilient_launch.cluster.fake.users import group_name, user_name
 
 OPTIONS = table(
     "account:A= all:a array:r array-unique clusters:M= federation Format:O= format:o= help hide iterate:i= "
-    "job:j=? jobs=? json licenses:L= local long:l me name:n= noconvert noheader:h nodelist:w= nodes= partition:p= "
+    "job:j= jobs= json licenses:L= local long:l me name:n= noconvert noheader:h nodelist:w= nodes= partition:p= "
     "priority:P qos:q= reservation:R= sibling sort:S= start states:t= state= steps:s=? user:u= users= usage "
     "verbose:v version:V yaml"
 )
