@@ -15,12 +15,13 @@ from resilient_launch.core.causes import Cause
 from resilient_launch.core.errors import RlaunchError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import Attempt, AttemptRecord, read_attempts, read_ends
-from resilient_launch.policy import goodput
+from resilient_launch.policy import partition
+from resilient_launch.policy.assembly import AttemptTold, SavedCheckpoint, StepBand, assemble
 from resilient_launch.policy.failure_rate import Rate
-from resilient_launch.policy.goodput import AttemptTimes, Label, Span
+from resilient_launch.policy.partition import AttemptTimes, Label, Span
+from resilient_launch.policy.told import Curves, Damage
 from resilient_launch.report.allocation import Allocation, allocations
-from resilient_launch.report.reading import Curves, Damage, event_files
-from resilient_launch.report.timeline import AttemptTold, SavedCheckpoint, StepBand, read_attempt
+from resilient_launch.report.reading import EventFile, event_files, read_file
 
 INTERRUPTIONS = frozenset(
     {Cause.PREEMPTED, Cause.MAINTENANCE, Cause.NODE_FAILURE, Cause.HANG, Cause.OUT_OF_MEMORY, Cause.CRASH}
@@ -116,7 +117,7 @@ class RunReport:
     @property
     def unit_seconds(self) -> dict[Label, float]:
         """GPU-seconds (or CPU-seconds) by label, over all attempts."""
-        return goodput.total(
+        return partition.total(
             {
                 **{label: seconds * each.units for label, seconds in each.seconds.items()},
                 Label.QUEUE_WAIT: each.queue_wait_s,
@@ -159,7 +160,7 @@ def run_report(facts: RunFacts, *, since_s: float = -math.inf, in_full: bool = F
     told_all: list[AttemptTold] = []
     high_water, before_s = 0, facts.created_at
     for index, attempt in enumerate(attempts):
-        told = read_attempt(attempt.number, files.pop(attempt.number, ()), damage, in_full=in_full)
+        told = _read(attempt.number, files.pop(attempt.number, []), damage, in_full=in_full)
         is_running = facts.is_live and index == len(attempts) - 1 and attempt.number not in ends and not told.end_cause
         account, high_water = _account(
             attempt,
@@ -210,6 +211,21 @@ def run_report(facts: RunFacts, *, since_s: float = -math.inf, in_full: bool = F
     )
 
 
+def _read(number: int, files: Sequence[EventFile], damage: Damage, *, in_full: bool) -> AttemptTold:
+    """Read an attempt's files, a rank at a time."""
+    agents = [read_file(file, damage) for file in files if file.rank is None]
+    ranks = sorted((file for file in files if file.rank is not None), key=lambda file: (file.restart, file.rank))
+    groups = (
+        [file for file in ranks if file.restart == restart] for restart in sorted({file.restart or 0 for file in ranks})
+    )
+    return assemble(
+        number,
+        agents,
+        ((read_file(file, damage, with_metrics=in_full and file.rank == 0) for file in group) for group in groups),
+        in_full=in_full,
+    )
+
+
 def _units(paths: RunPaths, warnings: list[str]) -> tuple[LaunchConfig | None, str, int]:
     try:
         config = load(paths.config, frozen=True)
@@ -247,7 +263,7 @@ def _account(
     if allocation is not None:
         start_s, end_s, disagreement = allocation.around(begun_s, end_s, facts.now)
         source = "slurm"
-    shared = goodput.partition(
+    shared = partition.partition(
         AttemptTimes(
             start_s=start_s, end_s=end_s, groups=told.groups, is_first=attempt.number == 0, is_running=is_running
         ),
@@ -287,7 +303,7 @@ def _unclaimed(row: JobRow, units_per_node: int, now: float) -> AttemptAccount:
     start_s = float(row.start_time or 0)
     end_s = max(float(row.end_time or now), start_s)
     nodes = Allocation.of(row).nodes
-    seconds = dict.fromkeys(goodput.ALLOCATED, 0.0) | {Label.UNKNOWN: end_s - start_s}
+    seconds = dict.fromkeys(partition.ALLOCATED, 0.0) | {Label.UNKNOWN: end_s - start_s}
     return AttemptAccount(
         number=None,
         job_id=row.job_id,

@@ -9,6 +9,7 @@ from resilient_launch.cluster.base import JobRow
 from resilient_launch.cluster.hostlist import expand
 from resilient_launch.core.errors import RlaunchError
 from resilient_launch.job.attempt import Attempt
+from resilient_launch.policy import goodput
 
 CLOCK_SKEW_S = 5.0
 """How far a node's clock may be from the controller's for an attempt to be found in an allocation."""
@@ -42,20 +43,13 @@ class Allocation:
         words what does not fit.
         """
         end_s = max(now, ended_s) if self.end_s is None else self.end_s
-        low_s, high_s = begun_s - self.start_s, ended_s - end_s
-        # start+shift must be at most begun_s, end+shift at least ended_s.
+        shift_s, too_long_s = goodput.fitting(begun_s, ended_s, self.start_s, end_s)
         disagreement = ""
-        if high_s > low_s:
-            shift_s = (low_s + high_s) / 2
-            if high_s - low_s > TOLERANCE_S:
-                disagreement = (
-                    f"its events span {ended_s - begun_s:.0f} s, Slurm's allocation {end_s - self.start_s:.0f} s"
-                )
-        else:
-            shift_s = min(max(0.0, high_s), low_s)
-            if abs(shift_s) > TOLERANCE_S:
-                disagreement = f"the nodes' clock is {abs(shift_s):.0f} s from Slurm's"
-        return self.start_s + shift_s, end_s + shift_s, disagreement
+        if too_long_s > TOLERANCE_S:
+            disagreement = f"its events span {ended_s - begun_s:.0f} s, Slurm's allocation {end_s - self.start_s:.0f} s"
+        elif abs(shift_s) > TOLERANCE_S:
+            disagreement = f"the nodes' clock is {abs(shift_s):.0f} s from Slurm's"
+        return self.start_s - shift_s, end_s - shift_s, disagreement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from resilient_launch.core.causes import Cause
 from resilient_launch.core.units import format_duration
 from resilient_launch.policy import interval
-from resilient_launch.policy.goodput import Label
+from resilient_launch.policy.partition import Label
 from resilient_launch.report.accounts import RunReport
 
 MAX_NOTES = 3
@@ -47,7 +47,9 @@ def _interval(report: RunReport) -> list[Note]:
     if mtbf_s is None or current_s is None or not cost_s:
         return []
     restart_s = _restart_s(report)
-    hard = [each for each in report.attempts if each.cause in tuple(Cause) and each.cause not in ("finished", "cancelled")]
+    hard = [
+        each for each in report.attempts if each.cause in tuple(Cause) and each.cause not in ("finished", "cancelled")
+    ]
     noticed = sum(each.seconds[Label.EMERGENCY] > 0 for each in hard) / len(hard) if hard else 0.0
     best_s = interval.exact(cost_s, mtbf_s, notice=min(noticed, 0.99))
     if not math.isfinite(best_s) or 0.8 < best_s / current_s < 1.25:
@@ -71,9 +73,7 @@ def _lead(report: RunReport) -> list[Note]:
         return []
     missed = [each for each in report.attempts if each.cause == Cause.TIME_LIMIT and not each.seconds[Label.EMERGENCY]]
     following = {each.number + 1 for each in missed if each.number is not None}
-    lost = math.fsum(
-        each.seconds[Label.REWORK] * each.units for each in report.attempts if each.number in following
-    )
+    lost = math.fsum(each.seconds[Label.REWORK] * each.units for each in report.attempts if each.number in following)
     saves = lost / report.allocated
     needed_s = 60 * math.ceil((2 * (report.checkpoints.blocking_max_s or 0) + report.config.signal_lead_s) / 60)
     what = f"{len(missed)} time limits passed without an emergency save, and {saves:.1%} of the time went to rework"
@@ -116,7 +116,9 @@ def _straggler(report: RunReport) -> list[Note]:
 def _worst_nodes(report: RunReport) -> str:
     """Nodes that every attempt which hung or failed had, and no other attempt."""
     bad = [set(each.nodes) for each in report.attempts if each.cause in (Cause.HANG, Cause.NODE_FAILURE)]
-    good = {node for each in report.attempts if each.cause not in (Cause.HANG, Cause.NODE_FAILURE) for node in each.nodes}
+    good = {
+        node for each in report.attempts if each.cause not in (Cause.HANG, Cause.NODE_FAILURE) for node in each.nodes
+    }
     return ",".join(sorted(set.intersection(*bad) - good)) if len(bad) > 1 else ""
 
 

@@ -1,16 +1,17 @@
-"""From the event files of one attempt to worker groups on one clock: that of the first node."""
+"""What the processes of one attempt told, put together: worker groups on one clock, that of the first node."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from resilient_launch.policy.goodput import Floats, Group, Save
-from resilient_launch.report.reading import CheckpointMark, Curves, Damage, EventFile, Told, read_file
+from resilient_launch.core.causes import Cause
+from resilient_launch.policy.partition import Floats, Group, Save
+from resilient_launch.policy.told import CheckpointMark, Curves, Told
 
 MAX_BANDS = 60
 MAX_RANKS_DRAWN = 64
@@ -59,6 +60,7 @@ class AttemptTold:
     checkpoints: list[SavedCheckpoint] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     notices: list[dict[str, Any]] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)
     bands: list[StepBand] = field(default_factory=list)
     curves: list[Curves] = field(default_factory=list)
     has_local_times: bool = False
@@ -68,18 +70,23 @@ class AttemptTold:
     step_s: float | None = None
 
 
-def read_attempt(number: int, files: Sequence[EventFile], damage: Damage, *, in_full: bool = False) -> AttemptTold:
-    """Read every file of attempt ``number``, a worker group at a time. ``in_full`` also keeps what a drawing needs."""
+def assemble(
+    number: int, agents: Sequence[Told], groups: Iterable[Iterable[Told]], *, in_full: bool = False
+) -> AttemptTold:
+    """Put together what the processes of attempt ``number`` told: its node agents, and its ranks by worker group.
+
+    Ranks are taken one by one, so that ``groups`` may read them as they are asked for. ``in_full`` also keeps what a
+    drawing needs.
+    """
     told = AttemptTold(number=number)
-    agents = [read_file(file, damage) for file in files if file.rank is None]
     leader = next((agent for agent in agents if agent.node == 0 and agent.first_s is not None), None)
     _take_agents(told, agents)
-    group_ends = _group_ends(agents, leader)
-    restarts = sorted({file.restart for file in files if file.restart is not None})
-    for restart in restarts:
-        ranks = sorted((file for file in files if file.restart == restart), key=lambda file: file.rank or 0)
-        _read_group(told, restart, ranks, group_ends.get(restart), leader, damage, in_full=in_full)
-    _close_groups(told)
+    for ranks in groups:
+        _take_group(told, ranks, leader, in_full=in_full)
+    _close_groups(told, agents, leader)
+    if not told.groups and told.begun_s is not None and told.end_cause != Cause.FINISHED:
+        # No rank ever spoke: the attempt did not get beyond starting them.
+        told.groups.append(Group(end_s=math.inf if told.ended_s is None else told.ended_s))
     return told
 
 
@@ -101,34 +108,14 @@ def _take_agents(told: AttemptTold, agents: Sequence[Told]) -> None:
             told.last_s = max(told.last_s or -math.inf, agent.last_s + agent.wall_s)
 
 
-def _group_ends(agents: Sequence[Told], leader: Told | None) -> dict[int, float]:
-    """When each worker group was over, by the first node's word where it has one."""
-    ends: dict[int, float] = {}
-    for agent in sorted(agents, key=lambda each: each is leader):
-        for record in agent.others:
-            if record["kind"] == "group_end" and isinstance(record.get("restart"), int):
-                ends[record["restart"]] = record["mono"] + agent.wall_s
-    return ends
-
-
-def _read_group(
-    told: AttemptTold,
-    restart: int,
-    files: Sequence[EventFile],
-    end_s: float | None,
-    leader: Told | None,
-    damage: Damage,
-    *,
-    in_full: bool,
-) -> None:
+def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *, in_full: bool) -> None:
     best: Told | None = None
     locals_: list[tuple[int, Floats]] = []
     marks: list[CheckpointMark] = []
-    for file in files:
-        rank = read_file(file, damage, with_metrics=in_full and file.rank == files[0].rank)
+    for rank in ranks:
         if rank.first_s is None:
             continue
-        told.num_ranks = max(told.num_ranks, (file.rank or 0) + 1)
+        told.num_ranks = max(told.num_ranks, (rank.rank or 0) + 1)
         if rank.resume is not None:
             told.resumes.append(rank.resume)
         if rank.curves.points:
@@ -138,17 +125,21 @@ def _read_group(
             locals_.append((int(rank.steps[0]), rank.local_s.astype(np.float32)))
         if in_full and len(told.bands) < MAX_BANDS * MAX_RANKS_DRAWN:
             told.bands += _bands(rank)
-        # Ranks on the first node share the clock of the agent that tells when groups end.
-        best = (
-            rank if best is None else _merged(best, rank) if best.node == 0 or rank.node != 0 else _merged(rank, best)
-        )
+        if best is None:
+            best = rank
+        elif rank.node == 0 and best.node != 0:
+            # Ranks on the first node share the clock of the agent that tells when groups end.
+            best = _merged(rank, best)
+        else:
+            best = _merged(best, rank)
     if best is None:
         return
     if leader is not None and best.node == leader.node:
         best.wall_s = leader.wall_s
-    group = _group(best, end_s, _excess(best, locals_))
+    group = _group(best, _excess(best, locals_))
     told.has_local_times |= group.excess_s is not None
     told.groups.append(group)
+    told.restarts.append(best.restart or 0)
     told.checkpoints += _saved(told.number, marks, best.wall_s)
     if len(best.steps):
         told.first_step = int(best.steps[0]) if told.first_step is None else told.first_step
@@ -212,23 +203,21 @@ def _excess(best: Told, locals_: Sequence[tuple[int, Floats]]) -> Floats | None:
     return excess_s[best.steps - first]
 
 
-def _group(best: Told, end_s: float | None, excess_s: Floats | None) -> Group:
+def _group(best: Told, excess_s: Floats | None) -> Group:
     wall_s = best.wall_s
-    starts = [(at_s, phase) for at_s, phase in best.phases if phase == "restore"]
     restores = []
-    for at_s, _ in starts:
+    for at_s in (at_s for at_s, phase in best.phases if phase == "restore"):
         after = next((later for later, phase in best.phases if later > at_s and phase != "restore"), None)
         restores.append((at_s + wall_s, math.inf if after is None else after + wall_s))
     leaves = [at_s for at_s, phase in best.phases if phase == "leave"]
-    last_s = max([best.last_s or 0.0, *(best.ends_s[-1:].tolist())]) + wall_s
     return Group(
-        end_s=max(last_s, end_s) if end_s is not None else last_s,
+        end_s=max([best.last_s or 0.0, *best.ends_s[-1:].tolist()]) + wall_s,
         restores=tuple(restores),
         loop_s=None if best.loop_s is None else best.loop_s + wall_s,
         steps=best.steps,
         ends_s=best.ends_s + wall_s,
         saves=_saves(best),
-        progress_s=max([at_s for at_s, _ in best.phases], default=-math.inf) + wall_s if best.phases else None,
+        progress_s=max(at_s for at_s, _ in best.phases) + wall_s if best.phases else None,
         leave_s=leaves[-1] + wall_s if leaves else None,
         excess_s=excess_s,
     )
@@ -293,7 +282,7 @@ def _saved(attempt: int, marks: Sequence[CheckpointMark], wall_s: float) -> list
 
 
 def _bands(rank: Told) -> list[StepBand]:
-    if len(rank.steps) < 3 or rank.file.rank is None:
+    if len(rank.steps) < 3 or rank.rank is None:
         return []
     durations_s = np.diff(rank.ends_s) / np.diff(rank.steps)
     found = []
@@ -301,22 +290,35 @@ def _bands(rank: Told) -> list[StepBand]:
         low_s, median_s, high_s = np.quantile(durations_s[part], (0.1, 0.5, 0.9))
         step = int(rank.steps[part[len(part) // 2] + 1])
         found.append(
-            StepBand(rank=rank.file.rank, step=step, low_s=float(low_s), median_s=float(median_s), high_s=float(high_s))
+            StepBand(rank=rank.rank, step=step, low_s=float(low_s), median_s=float(median_s), high_s=float(high_s))
         )
     return found
 
 
-def _close_groups(told: AttemptTold) -> None:
-    """Let each group end where the next begins, at the latest, and say which of them hung."""
-    hung = told.end_cause == "hang"
-    for number, group in enumerate(told.groups):
-        is_last = number == len(told.groups) - 1
-        reached = 0
+def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None) -> None:
+    """Say when each group was over, how far it got by the agents' word, and whether it hung."""
+    ends: dict[int, float] = {}
+    reached: dict[int, int] = {}
+    for agent in sorted(agents, key=lambda each: each is leader):
+        for record in agent.others:
+            restart, step = record.get("restart"), record.get("step")
+            if record["kind"] == "group_end" and isinstance(restart, int):
+                ends[restart] = record["mono"] + agent.wall_s
+                reached[restart] = max(reached.get(restart, 0), step if isinstance(step, int) else 0)
+    for index, (restart, group) in enumerate(zip(told.restarts, told.groups, strict=True)):
+        is_last = index == len(told.groups) - 1
+        known = [reached.get(restart, 0)]
         if is_last:
-            reached = told.end_step or 0
-        elif len(told.resumes) > number + 1:
-            reached = int(told.resumes[number + 1]["resume_step"])
-        end_s = group.end_s
-        if is_last and told.ended_s is not None and group.leave_s is None and end_s < told.ended_s - 1.0:
-            end_s = told.ended_s
-        told.groups[number] = replace(group, end_s=end_s, reached=reached, has_hung=hung and is_last)
+            known.append(told.end_step or 0)
+        elif len(told.resumes) > index + 1:
+            known.append(int(told.resumes[index + 1]["resume_step"]))
+        end_s = ends.get(restart)
+        if end_s is None and is_last and group.leave_s is None:
+            # Nobody is left to tell: the silence lasts as long as the attempt does.
+            end_s = math.inf if told.ended_s is None else told.ended_s
+        told.groups[index] = replace(
+            group,
+            end_s=group.end_s if end_s is None else max(end_s, group.end_s),
+            reached=max(known),
+            has_hung=is_last and told.end_cause == Cause.HANG,
+        )
