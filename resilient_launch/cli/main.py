@@ -7,7 +7,7 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, status, submit, wait
+from resilient_launch.cli import cancel, logs, report, status, submit, wait
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
+app.command("report")(report.report)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)

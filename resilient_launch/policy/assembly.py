@@ -80,7 +80,8 @@ def assemble(
     """
     told = AttemptTold(number=number)
     leader = next((agent for agent in agents if agent.node == 0 and agent.first_s is not None), None)
-    _take_agents(told, agents)
+    # Other nodes' clocks are a poorer word on when things were over.
+    _take_agents(told, agents if leader is None else [leader])
     for ranks in groups:
         _take_group(told, ranks, leader, in_full=in_full)
     _close_groups(told, agents, leader)
@@ -147,7 +148,8 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         if len(best.steps) > 1:
             told.step_s = float(np.median(np.diff(best.ends_s)))
     last_s = max(best.last_s or -math.inf, float(best.ends_s[-1]) if len(best.steps) else -math.inf)
-    told.last_s = max(told.last_s or -math.inf, last_s + best.wall_s)
+    if leader is None or best.node == leader.node or told.last_s is None:
+        told.last_s = max(told.last_s or -math.inf, last_s + best.wall_s)
     if told.begun_s is None:
         told.begun_s = (best.first_s or 0.0) + best.wall_s
 

@@ -64,7 +64,7 @@ def _interval(report: RunReport) -> list[Note]:
         f"a checkpoint every {_about(current_s)}; the optimum for {_about(cost_s)} of blocking and an MTBF of "
         f"{_about(mtbf_s)} is {_about(best_s)}: {gain:+.1%}"
     )
-    return [Note(saves=gain, what=what, line=f"checkpoint: {{every: {format_duration(rounded_s)}}}")]
+    return [Note(saves=gain, what=what, line=f"checkpoint: {{every: {_plain(rounded_s)}}}")]
 
 
 def _lead(report: RunReport) -> list[Note]:
@@ -76,7 +76,9 @@ def _lead(report: RunReport) -> list[Note]:
     lost = math.fsum(each.seconds[Label.REWORK] * each.units for each in report.attempts if each.number in following)
     saves = lost / report.allocated
     needed_s = 60 * math.ceil((2 * (report.checkpoints.blocking_max_s or 0) + report.config.signal_lead_s) / 60)
-    what = f"{len(missed)} time limits passed without an emergency save, and {saves:.1%} of the time went to rework"
+    what = (
+        f"time limits that passed without an emergency save: {len(missed)}, and {saves:.1%} of the time went to rework"
+    )
     return [Note(saves=saves, what=what, line=f"signal_lead: {format_duration(needed_s)}")] if missed else []
 
 
@@ -93,8 +95,8 @@ def _restart(report: RunReport) -> list[Note]:
     )
     saves = lost / report.allocated / 2
     what = (
-        f"restarts after {len(limited)} time limits took {lost / report.allocated:.1%} of the time; "
-        f"a limit twice as long halves them: {saves:+.1%}"
+        f"getting going again after time limits ({len(limited)}) took {lost / report.allocated:.1%} of the time; "
+        f"a limit twice as long halves that: {saves:+.1%}"
     )
     return [Note(saves=saves, what=what, line=f"time: {format_duration(2 * report.config.time_s)}")]
 
@@ -102,7 +104,7 @@ def _restart(report: RunReport) -> list[Note]:
 def _hang(report: RunReport) -> list[Note]:
     lost = share(report, Label.HANG)
     count = sum(each.seconds[Label.HANG] > 0 for each in report.attempts)
-    what = f"{count} attempts waited {lost:.1%} of the time without progress before they were ended"
+    what = f"waiting without progress for the end took {lost:.1%} of the time, in attempts: {count}"
     nodes = _worst_nodes(report)
     return [Note(saves=lost, what=what, line=f"sbatch: {{exclude: {nodes}}}" if nodes else "")] if count else []
 
@@ -133,6 +135,10 @@ def _round(seconds: float) -> float:
     unit = 10.0 ** (math.floor(math.log10(max(seconds, 1.0))) - 1)
     coarse = max(round(seconds / unit) * unit, 1.0)
     return 60.0 * round(coarse / 60) if coarse >= 600 else float(round(coarse))
+
+
+def _plain(seconds: float) -> str:
+    return f"{seconds / 60:.0f}m" if seconds >= 600 else f"{seconds:.0f}s"
 
 
 def _about(seconds: float) -> str:
