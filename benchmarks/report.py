@@ -133,7 +133,7 @@ def main() -> None:
         print(json.dumps(read(options.read)))
         return
     sizes = options.steps[:1] if options.quick else options.steps
-    result = {
+    result: dict[str, Any] = {
         "reading": [measure_reading(num_steps, options.ranks) for num_steps in sizes],
         "writing": measure_writing(),
     }

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, report, status, submit, wait
+from resilient_launch.cli import cancel, check, config_, doctor, init, logs, report, status, submit, wait
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
@@ -23,6 +23,10 @@ app.command("report")(report.report)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.add_typer(config_.app)
+app.command("doctor")(doctor.doctor)
 
 
 def _print_version(value: bool) -> None:

@@ -160,7 +160,9 @@ def _merged(best: Told, other: Told) -> Told:
     Ranks of a synchronous job end a step together, so steps that both know show how far their clocks are apart.
     """
     told = {(mark.step, mark.status) for mark in best.checkpoints}
-    is_whole = len(best.steps) == len(other.steps) and told.issuperset((m.step, m.status) for m in other.checkpoints)
+    is_whole = 0 < len(best.steps) == len(other.steps) and told.issuperset(
+        (m.step, m.status) for m in other.checkpoints
+    )
     if is_whole:
         return best
     missing = ~np.isin(other.steps, best.steps, assume_unique=True)
@@ -177,7 +179,7 @@ def _merged(best: Told, other: Told) -> Told:
     best.checkpoints += [
         replace(mark, at_s=mark.at_s + shift_s) for mark in other.checkpoints if (mark.step, mark.status) not in told
     ]
-    best.checkpoints.sort(key=lambda mark: mark.at_s)
+    best.checkpoints.sort(key=lambda mark: (mark.at_s, mark.status == "begin"))
     if other.last_s is not None and best.last_s is not None and other.last_s + shift_s > best.last_s:
         best.phases += [(at_s + shift_s, phase) for at_s, phase in other.phases if at_s + shift_s > best.last_s]
         best.last_s = other.last_s + shift_s

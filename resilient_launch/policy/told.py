@@ -121,6 +121,8 @@ class Listener:
             else:
                 if kind == "resume":
                     told.resume = {**record, "resume_step": int(record["resume_step"])}
+                    # It is written at once, the phase after it maybe never.
+                    told.phases.append((at_s, "resumed"))
                 told.others.append({**record, "mono": at_s})
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             damage.num_damaged_lines += 1
@@ -139,7 +141,7 @@ class Listener:
             told.loop_s = self._windows.mono0_s
         # By time alone: of two lines of one microsecond, the one written first comes first.
         told.phases = sorted(dict.fromkeys(told.phases), key=lambda phase: phase[0])
-        told.checkpoints = sorted(dict.fromkeys(told.checkpoints), key=lambda mark: mark.at_s)
+        told.checkpoints = sorted(dict.fromkeys(told.checkpoints), key=lambda mark: (mark.at_s, mark.status == "begin"))
         return told
 
 

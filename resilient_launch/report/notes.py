@@ -76,9 +76,7 @@ def _lead(report: RunReport) -> list[Note]:
     lost = math.fsum(each.seconds[Label.REWORK] * each.units for each in report.attempts if each.number in following)
     saves = lost / report.allocated
     needed_s = 60 * math.ceil((2 * (report.checkpoints.blocking_max_s or 0) + report.config.signal_lead_s) / 60)
-    what = (
-        f"time limits that passed without an emergency save: {len(missed)}, and {saves:.1%} of the time went to rework"
-    )
+    what = f"time limits without an emergency save: {len(missed)}; rework after them took {saves:.1%} of the time"
     return [Note(saves=saves, what=what, line=f"signal_lead: {format_duration(needed_s)}")] if missed else []
 
 

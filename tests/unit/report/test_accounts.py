@@ -26,7 +26,9 @@ def account(made: Made, root: Path, *, with_slurm: bool = True) -> RunReport:
     return run_report(RunFacts(paths=paths, created_at=None, rows=rows, is_live=False, now=0.0))
 
 
-def check(report: RunReport, made: Made, *, skew_s: float = 0.0, lost_windows: bool = False) -> None:
+def check(
+    report: RunReport, made: Made, *, skew_s: float = 0.0, lost_windows: bool = False, torn: bool = False
+) -> None:
     units = report.attempts[0].units
     found = report.unit_seconds
     assert math.isclose(math.fsum(found[label] for label in ALLOCATED), made.allocated_s * units, rel_tol=1e-9)
@@ -34,10 +36,12 @@ def check(report: RunReport, made: Made, *, skew_s: float = 0.0, lost_windows: b
     for label in ALLOCATED:
         truth = made.truth[label]
         slack_s = 0.05 + 0.01 * truth
-        if label in EDGES:
+        # Where a rank's last word is lost, that of one on another node, with another clock, has to do.
+        if label in EDGES or (torn and label in (Label.RESTORE, Label.HANG)):
             slack_s += (1.0 + 2 * skew_s) * num_attempts
         if lost_windows and label in (Label.USEFUL, Label.REWORK, Label.STRAGGLER):
-            slack_s += 1.0 * num_attempts
+            # A killed rank takes the window that it had not written, damage the one that it had.
+            slack_s += (1.0 + 2 * skew_s) * num_attempts
         assert abs(found[label] / units - truth) <= slack_s, (label, found[label] / units, truth)
 
 
@@ -114,6 +118,6 @@ def test_labels_add_up_and_match_the_truth_under_damage(
     with tempfile.TemporaryDirectory() as directory:
         report = account(made, Path(directory))
     longest_s = max(each.step_s for each in plans)
-    check(report, made, skew_s=max(skew_s, longest_s), lost_windows=True)
+    check(report, made, skew_s=max(skew_s, longest_s), lost_windows=True, torn=torn)
     assert report.damage.num_damaged_lines == 0 or torn or foreign
     assert (report.damage.unknown_kinds["weather"] > 0) == foreign
