@@ -9,9 +9,14 @@ import typer
 from resilient_launch import __version__
 from resilient_launch.cli import (
     cancel,
+    check,
     checkpoint,
+    config_,
+    doctor,
+    init,
     logs,
     plan,
+    report,
     requeue,
     simulate,
     status,
@@ -31,6 +36,7 @@ app = typer.Typer(
 )
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
+app.command("report")(report.report)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
@@ -40,6 +46,10 @@ app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.add_typer(config_.app)
+app.command("doctor")(doctor.doctor)
 
 
 def _print_version(value: bool) -> None:
