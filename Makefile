@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 QUICKSTART_ROOT ?= build/quickstart
 
 .DEFAULT_GOAL := help
@@ -33,13 +34,13 @@ lint: install
 	PYTHONPATH=. $(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit
 
 contract: install
-	$(BIN)/python -m pytest tests/contract
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/contract
 
 integration: install
-	$(BIN)/python -m pytest tests/integration
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration
 
 bench: install
 	@for name in startup step_loop crash; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done

@@ -27,6 +27,7 @@ from resilient_launch.checkpoint.store import (
     Published,
     RankReport,
     Rounds,
+    Standing,
     Verdict,
     fence,
     load,
@@ -111,6 +112,7 @@ class Checkpointer:
         self._digesting = digesting or Digesting()
         self._rounds = Rounds(board or LocalBoard(), rank=rank, world_size=world_size)
         self._tries: Counter[str] = Counter()
+        self._verdicts: tuple[Verdict, ...] = ()
         self._is_prepared = False
         self._trained_before_s = 0.0
         self._started = time.monotonic()
@@ -128,6 +130,11 @@ class Checkpointer:
         """The newest checkpoint that this object made durable."""
         return self._last_saved
 
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What the last ``restore`` made of each checkpoint that it looked at, also where none was left."""
+        return self._verdicts
+
     def save(
         self,
         state: TrainState,
@@ -138,17 +145,15 @@ class Checkpointer:
     ) -> SaveReport:
         """Save ``state`` as the checkpoint of its step, together with all ranks; returns when it is durable.
 
-        ``timeout_s`` bounds this save where it has a deadline of its own; every rank must give the same.
-
         Raises CheckpointError on every rank when any of them failed: nothing is published then, and the next save
-        works. Raises FencedError when a newer attempt has taken over the run.
+        works. Raises FencedError when a newer attempt has taken over the run. ``timeout_s`` replaces the configured
+        bound for this one save.
         """
         started = time.monotonic()
         self._prepare()
         ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
         staged = self._stage(state)
-        facts = self._facts(staged, reason, metadata or {})
-        published = self._write_and_commit(ident, staged, facts, timeout_s or self._save_timeout_s)
+        published = self._write_and_commit(ident, staged, self._facts(staged, reason, metadata or {}), timeout_s)
         elapsed_s = time.monotonic() - started
         self._last_saved = ident
         self._verified.add(ident)
@@ -169,13 +174,18 @@ class Checkpointer:
 
         def read(checkpoint: OpenCheckpoint) -> tuple[Loaded, list[str]]:
             index = Index.parse(checkpoint.read(INDEX_NAME))
-            warnings = self._compare(checkpoint.manifest, state)
-            destinations = state.destinations(index, rank=self._rank, world_size=self._world_size, allow=allow)
+            current = state.capture(self._rank, self._world_size)
+            warnings = self._compare(checkpoint.manifest, current.layout)
+            destinations = state.destinations(index, current, rank=self._rank, world_size=self._world_size, allow=allow)
             read_tensors(checkpoint, index, destinations)
             return Loaded(index=index, tensors=destinations, allow=frozenset(allow)), warnings
 
         lineage = Lineage(run_id=self._run_id, attempt=self._attempt, allowed=self._allowed)
         choice = load(self._directory, lineage, round_, read)
+        self._verdicts = choice.verdicts
+        for verdict in choice.verdicts:
+            if verdict.standing is not Standing.CHOSEN:
+                _LOG.warning("checkpoint %s is %s: %s", verdict.name, verdict.standing, verdict.why)
         if choice.manifest is None or choice.value is None:
             return None
         loaded, warnings = choice.value
@@ -198,7 +208,9 @@ class Checkpointer:
         """What a save needs of the training; the training must stand still until the write, as nothing is copied."""
         return state.capture(self._rank, self._world_size)
 
-    def _write_and_commit(self, ident: CheckpointId, staged: Capture, facts: Facts, timeout_s: float) -> Published:
+    def _write_and_commit(
+        self, ident: CheckpointId, staged: Capture, facts: Facts, timeout_s: float | None
+    ) -> Published:
         def write(directory: Path) -> RankReport:
             plan, planner = plan_save(
                 staged.tensors, rank=self._rank, world_size=self._world_size, pinned=staged.pinned
@@ -220,7 +232,8 @@ class Checkpointer:
                 raise CheckpointError("the ranks' parts don't make a whole state", why="; ".join(problems[:10]))
             return {INDEX_NAME: index.render()}
 
-        round_ = self._rounds.start(self._round_name(f"save of step {ident.step}"), timeout_s)
+        deadline_s = self._save_timeout_s if timeout_s is None else timeout_s
+        round_ = self._rounds.start(self._round_name(f"save of step {ident.step}"), deadline_s)
         return publish(self._directory, ident, round_, write=write, merge=merge, facts=facts, digesting=self._digesting)
 
     def _facts(self, staged: Capture, reason: str, metadata: Mapping[str, Any]) -> Facts:
@@ -241,11 +254,10 @@ class Checkpointer:
             metadata=metadata,
         )
 
-    def _compare(self, manifest: Manifest, state: TrainState) -> list[str]:
+    def _compare(self, manifest: Manifest, layout: Mapping[str, Any]) -> list[str]:
         """The topology and code of the checkpoint against ours: loud, and fatal where configured so."""
         facts, warnings = manifest.facts, []
-        layout = state.capture(self._rank, self._world_size).layout
-        if facts.world_size != self._world_size or dict(facts.layout) != layout:
+        if facts.world_size != self._world_size or dict(facts.layout) != dict(layout):
             what = (
                 f"checkpoint {manifest.name} was saved by {facts.world_size} ranks, {_text(facts.layout)}; "
                 f"now there are {self._world_size}, {_text(layout)}"

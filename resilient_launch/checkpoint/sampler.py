@@ -54,6 +54,8 @@ class ResumableSampler:
             raise UsageError(f"rank {rank} of {world_size}", why="ranks count from 0 to the world size less one")
         if batch_size < 1 or batches_per_step < 1:
             raise UsageError(f"batch size {batch_size}, {batches_per_step} batches a step", why="both must be positive")
+        if seed < 0:
+            raise UsageError(f"seed {seed}", why="must not be negative")
         least = batch_size * world_size if drop_last else world_size
         if num_samples < least:
             raise UsageError(f"{num_samples} samples", why=f"one batch on every rank takes {least}")
@@ -65,6 +67,11 @@ class ResumableSampler:
         self._offset = 0
         self._num_loads = 0
         self._exhausted_at: tuple[int, int] | None = None
+
+    @property
+    def seed(self) -> int:
+        """What the order depends on beside the epoch; a restored state brings its own."""
+        return self._seed
 
     @property
     def epoch(self) -> int:

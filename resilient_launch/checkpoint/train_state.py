@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from resilient_launch.checkpoint.index import Index, tensor_keys
 from resilient_launch.checkpoint.parts import (
     BuffersPart,
-    GeneratorPart,
     ModelPart,
     OptimizerPart,
     Part,
-    RandomPart,
     Stateful,
     StatefulPart,
 )
+from resilient_launch.checkpoint.rng import GeneratorPart, RandomPart
 from resilient_launch.checkpoint.tree import decode, dtype_name, dtype_of, encode, tensor_bytes
 from resilient_launch.core.errors import CheckpointError, UsageError
 
@@ -86,6 +86,7 @@ class TrainState:
         self._parts: dict[str, Part] = {}
         if isinstance(model, Mapping):
             model = torch.nn.ModuleDict(dict(model))
+        self._model = model
         if model is not None:
             self._parts["model"] = ModelPart(model)
         for name, each in _named("optimizer", optimizer):
@@ -112,6 +113,22 @@ class TrainState:
             advance()
         return self.step
 
+    def inexactness(self, world_size: int) -> tuple[str, ...]:
+        """What will keep a resumed run from being bit-identical although its whole state is restored.
+
+        DDP orders its gradient buckets anew once, in the second step that a process makes, so the first step after a
+        resume sums in another order than the uninterrupted run; sums of two numbers alone don't depend on the order.
+        """
+        if self._model is None or world_size <= 2:
+            return ()
+        wrapped = [each for each in self._model.modules() if isinstance(each, DistributedDataParallel)]
+        if all(each.find_unused_parameters and not each.static_graph for each in wrapped):
+            return ()
+        return (
+            "DistributedDataParallel changes its bucket order after the first step, so this run's results depend on "
+            "where it was interrupted; find_unused_parameters=True (and no static_graph) keeps one order",
+        )
+
     def capture(self, rank: int = 0, world_size: int = 1) -> Capture:
         """Collect the state. Nothing is copied, changed or drawn. Raises CheckpointError naming what can't be saved."""
         tensors: dict[str, torch.Tensor] = {}
@@ -129,7 +146,7 @@ class TrainState:
                 pinned.update(f"model/{buffer}" for buffer in part.buffer_names())
             else:
                 agreement[name] = _fingerprint(trees[name], tensors)
-        agreement["the tensors"] = _shapes(tensors, f"rank{rank}/")
+        agreement["tensor names, dtypes or shapes"] = _shapes(tensors, f"rank{rank}/")
         return Capture(
             trees=trees,
             own=own,
@@ -140,14 +157,13 @@ class TrainState:
         )
 
     def destinations(
-        self, index: Index, *, rank: int = 0, world_size: int = 1, allow: Collection[str] = ()
+        self, index: Index, current: Capture, *, rank: int = 0, world_size: int = 1, allow: Collection[str] = ()
     ) -> dict[str, torch.Tensor]:
-        """Empty tensors, laid out as this state needs them, for all that ``load`` will want of a checkpoint.
+        """Empty tensors, laid out as the ``current`` ones are, for all that ``load`` will want of a checkpoint.
 
         Raises CheckpointError listing what differs in entries, keys, shapes or dtypes, unless ``allow`` names the kind
         (missing: stays as it is here; unexpected: is left out; dtype: is cast).
         """
-        current = self.capture(rank, world_size)
         parts = self._all_parts(world_size)
         problems = _Problems(allow)
         wanted: dict[str, str] = {}
@@ -209,7 +225,9 @@ class TrainState:
         template = current.tensors.get(key)
         part = self._parts.get(name)
         if template is None and isinstance(part, OptimizerPart):
-            template = part.template(key.removeprefix(f"{name}/state/").rsplit("/", 1)[0])
+            # A parameter's optimizer state is sharded as the parameter is.
+            parameter = key.removeprefix(f"{name}/state/").rsplit("/", 1)[0]
+            template = current.tensors.get(f"model/{parameter}")
         if isinstance(template, DTensor) and tuple(template.shape) == stored.shape:
             local = torch.empty_like(template.to_local(), dtype=dtype)
             return DTensor.from_local(

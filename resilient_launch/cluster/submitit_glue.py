@@ -129,9 +129,10 @@ def check_request(request: SbatchRequest) -> None:
         raise UsageError(f"{request.nodes!r}", where="nodes", why="must be a number or a range", hint="nodes: 2-4")
     if request.time_s is not None and not request.time_s > 0:
         raise UsageError(f"{request.time_s!r} s", where="time", why="must be more than nothing")
-    if not 0 < request.signal_lead_s < min(request.time_s, _MAX_LEAD_S):
+    limit_s = math.inf if request.time_s is None else request.time_s
+    if not 0 < request.signal_lead_s < min(limit_s, _MAX_LEAD_S):
         raise UsageError(
-            f"{request.signal_lead_s} s before the end of {request.time_s:g} s",
+            f"{request.signal_lead_s} s before the end of {limit_s:g} s",
             where="signal",
             why="a lead has to be shorter than the job, or Slurm signals it while it starts",
             hint="a longer time, or a shorter lead",

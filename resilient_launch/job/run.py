@@ -73,6 +73,8 @@ class Run:
         self._page.saved_step = self._saved_step
         self._page.resume_step = step
         if self.rank == 0:
+            for note in state.inexactness(self.world_size):
+                log.warning("%s", note)
             self._tell_resume(step, str(restored.id) if restored is not None else None)
         return step
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,8 @@ from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 
 _MANIFEST_LIMIT_BYTES = 1 << 30
+_MOST_OPEN_FILES = 64
+"""A checkpoint of a thousand ranks has more files than a process may have open."""
 T = TypeVar("T")
 
 
@@ -60,15 +63,19 @@ class Verdict:
 class Lineage:
     """Which checkpoints an attempt may use: its own, and those that its claim lists as ``allowed`` (None: all older).
 
+    No ``attempt`` is for looking on from outside: nothing is too new then.
+
     What an older attempt publishes after that list was made has lost the race and is put aside.
     """
 
     run_id: str = ""
-    attempt: int = 0
+    attempt: int | None = None
     allowed: frozenset[str] | None = None
 
     def admits(self, ident: CheckpointId) -> bool:
         """Raises FencedError for a checkpoint of a newer attempt: then it is this one that has been replaced."""
+        if self.attempt is None:
+            return self.allowed is None or str(ident) in self.allowed
         if ident.attempt > self.attempt:
             raise FencedError(
                 f"attempt {self.attempt} has been replaced",
@@ -84,11 +91,16 @@ class OpenCheckpoint:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
         self._readers: dict[str, FileReader] = {}
+        self._open_names: deque[str] = deque()
 
     def reader(self, name: str) -> FileReader:
-        """The reader of one file, opened once and closed with this object."""
+        """The reader of one file, which remembers what it has verified; closed with this object."""
         if name not in self._readers:
             self._readers[name] = FileReader(self.path, self.manifest.file(name), self.manifest.algorithm)
+        if name not in self._open_names:
+            self._open_names.append(name)
+            if len(self._open_names) > _MOST_OPEN_FILES:
+                self._readers[self._open_names.popleft()].close()
         return self._readers[name]
 
     def read(self, name: str) -> bytes:
@@ -101,8 +113,7 @@ class OpenCheckpoint:
             self.reader(entry.name).verify_rest()
 
     def close(self) -> None:
-        readers, self._readers = self._readers, {}
-        for reader in readers.values():
+        for reader in self._readers.values():
             reader.close()
 
     def __enter__(self) -> OpenCheckpoint:
@@ -175,7 +186,8 @@ def load(directory: Path, lineage: Lineage, round_: Round, read: Callable[[OpenC
 
     For each candidate, newest first, every rank calls ``read`` and verifies its share of the rest; damage seen by any
     rank sends the candidate to quarantine (renamed by rank 0 alone) and all of them to the next. An error of ``read``
-    that is no damage, such as a state of another shape, is raised on every rank and condemns nothing.
+    that is no damage, such as a state of another shape, is raised on every rank and condemns nothing. So is the end of
+    the list where a checkpoint could not be read: a fresh start is for a run that has nothing left.
     """
     try:
         return _load(directory, lineage, round_, read)
@@ -194,7 +206,7 @@ def _load(directory: Path, lineage: Lineage, round_: Round, read: Callable[[Open
         offer = round_.share(f"offer{number}", str(candidates[number]) if number < len(candidates) else None)
         if offer is None:
             final = round_.share("verdicts", [_verdict_to_json(verdict) for verdict in verdicts])
-            return Choice(manifest=None, value=None, verdicts=_verdicts_from_json(final))
+            return _nothing(directory, _verdicts_from_json(final))
         manifest, value, error = _try(directory / offer, lineage, round_, read)
         word = {
             "uuid": manifest.uuid if manifest else None,
@@ -208,6 +220,19 @@ def _load(directory: Path, lineage: Lineage, round_: Round, read: Callable[[Open
         if outcome["refused"] is not None:
             raise error if error is not None and not _condemns(error) else error_from_json(outcome["refused"])
     raise AssertionError("unreachable")
+
+
+def _nothing(directory: Path, verdicts: tuple[Verdict, ...]) -> Choice[T]:
+    """A fresh start, unless a sound checkpoint may lie there that this attempt can't look into."""
+    closed = [verdict for verdict in verdicts if verdict.standing in (Standing.UNREADABLE, Standing.FOREIGN)]
+    if closed:
+        raise CheckpointError(
+            "none of the checkpoints can be used",
+            where=str(directory),
+            why="; ".join(f"{verdict.name} is {verdict.standing}: {verdict.why}" for verdict in closed),
+            hint="repair the access to them, or move them away to start afresh",
+        )
+    return Choice(manifest=None, value=None, verdicts=verdicts)
 
 
 def _candidates(directory: Path, lineage: Lineage, verdicts: list[Verdict]) -> list[CheckpointId]:
@@ -226,6 +251,9 @@ def _try(
     path: Path, lineage: Lineage, round_: Round, read: Callable[[OpenCheckpoint], T]
 ) -> tuple[Manifest | None, T | None, CheckpointError | None]:
     try:
+        # Listing the parent makes a network file system forget that it once had no such name.
+        if not round_.is_coordinator and CheckpointId.parse(path.name) not in published(path.parent):
+            raise UnreadableError("checkpoint is not visible on this node", where=str(path))
         with open_checkpoint(path, lineage.run_id) as checkpoint:
             value = read(checkpoint)
             checkpoint.verify_share(round_.rank, round_.world_size)

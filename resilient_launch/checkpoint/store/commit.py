@@ -29,7 +29,7 @@ from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 
 LATEST_NAME = "LATEST"
-_COMMIT_S = 60.0
+_COMMIT_SHARE, _LEAST_COMMIT_S = 0.2, 5.0
 """How much longer than rank 0 the other ranks wait, for its checks, manifest and rename."""
 
 
@@ -80,7 +80,7 @@ def publish(
     """
     digesting = digesting or Digesting()
     if not round_.is_coordinator:
-        round_.extend(_COMMIT_S)
+        round_.extend(max(_LEAST_COMMIT_S, _COMMIT_SHARE * round_.remaining_s))
         plan = round_.share("plan")
         with _failing(round_):
             report = _write(directory / plan["directory"], write, is_coordinator=False)

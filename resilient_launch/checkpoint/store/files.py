@@ -135,15 +135,8 @@ class FileReader:
         self._entry, self._algorithm = entry, algorithm
         self._verified = bytearray(len(entry.chunks))
         self._held: tuple[int, memoryview] = (-1, memoryview(b""))
-        try:
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise read_error(error, self.path) from error
-        try:
-            self._check_size()
-        except BaseException:
-            os.close(self._fd)
-            raise
+        self._fd = -1
+        self._open()
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """``num_bytes`` from ``offset`` on."""
@@ -174,7 +167,11 @@ class FileReader:
                 self._chunk(chunk)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Give back the descriptor and the chunk held; reading on opens the file again."""
+        self._held = (-1, memoryview(b""))
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def __enter__(self) -> FileReader:
         return self
@@ -182,11 +179,20 @@ class FileReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_size(self) -> None:
+    def _open(self) -> None:
         try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             found = os.fstat(self._fd)
         except OSError as error:
+            self.close()
             raise read_error(error, self.path) from error
+        try:
+            self._check(found)
+        except DamagedError:
+            self.close()
+            raise
+
+    def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise DamagedError("checkpoint file is not a regular file", where=str(self.path))
         if found.st_size != self._entry.size:
@@ -212,6 +218,8 @@ class FileReader:
     def _load(self, chunk: int, destination: memoryview) -> None:
         position, _ = self._bounds(chunk)
         rest = destination
+        if self._fd < 0:
+            self._open()
         try:
             while rest:
                 count = os.preadv(self._fd, [rest], position)

@@ -136,7 +136,7 @@ class Manifest:
             "metadata": dict(facts.metadata),
         }
         try:
-            return _render(record)
+            return seal(record)
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 "the checkpoint's metadata is not JSON", why=str(error), hint="give strings, finite numbers, lists"
@@ -148,7 +148,10 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
     try:
         record = _typed(json.loads(data), dict)
         major = _typed(record["format"], dict)["major"]
-        if record["format"]["name"] == "rlaunch-checkpoint" and type(major) is int and major > FORMAT_MAJOR:
+        body = {key: value for key, value in record.items() if key != "manifest_digest"}
+        if seal(body) != data:
+            raise ValueError("its own digest does not match")
+        if type(major) is int and major > FORMAT_MAJOR:
             raise UnsupportedError(
                 f"checkpoint format {major}",
                 where=str(path),
@@ -157,9 +160,6 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
             )
         if major != FORMAT_MAJOR:
             raise ValueError("no format number")
-        body = {key: value for key, value in record.items() if key != "manifest_digest"}
-        if _render(body) != data:
-            raise ValueError("its own digest does not match")
         return _from_record(record)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError("manifest is damaged", why=f"{error}", where=str(path)) from error
@@ -204,8 +204,8 @@ def _from_record(record: Mapping[str, Any]) -> Manifest:
     )
 
 
-def _render(body: Mapping[str, Any]) -> bytes:
-    # One rendering, indented for people: parse_manifest compares bytes, so there must not be a second.
+def seal(body: Mapping[str, Any]) -> bytes:
+    """The one rendering of a manifest, its digest last. Later formats keep it, so that damage never looks like one."""
     text = json.dumps(body, ensure_ascii=True, allow_nan=False, indent=1)
     sealed = {**body, "manifest_digest": hash_hex(DEFAULT_ALGORITHM, text.encode())}
     return json.dumps(sealed, ensure_ascii=True, allow_nan=False, indent=1).encode() + b"\n"

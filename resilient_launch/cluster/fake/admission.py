@@ -35,15 +35,32 @@ def schedule(life: Lifecycle, now: float) -> None:
     waiting = [_waiting(spec, job.job_id, job.request, job.time_limit_s) for job in queue]
     priority = {job.job_id: job.priority for job in queue}
     waiting.sort(key=lambda item: (-item.tier, -priority[item.job_id], item.job_id))
-    machines = [Machine(name=node.name, total=_total(spec), is_usable=node.is_usable) for node in life.nodes.values()]
-    holding = [_holding(spec, job) for job in life.jobs.values() if job.nodes and (job.is_running or job.completing)]
-    result = plan(now, machines, holding, waiting)
+    result = plan(now, _machines(life), _holdings(life), waiting)
     for job_id, nodes in result.starts.items():
         life.start(life.jobs[job_id], nodes, now)
     for job_id in result.preempt:
         life.preempt(life.jobs[job_id], now)
     for job_id, reason in result.reasons.items():
         _explain(life, life.jobs[job_id], reason)
+
+
+def foresee(life: Lifecycle, request: JobRequest, now: float) -> tuple[float, tuple[str, ...]] | None:
+    """When and where a job submitted now would start, the others permitting; None where that can't be told."""
+    spec = life.spec
+    newcomer = _waiting(spec, 0, request, request.time_limit_s)
+    result = plan(now, _machines(life), _holdings(life), [newcomer])
+    if 0 in result.starts:
+        return now, result.starts[0]
+    return (result.expected[0], ()) if 0 in result.expected else None
+
+
+def _machines(life: Lifecycle) -> list[Machine]:
+    return [Machine(name=node.name, total=_total(life.spec), is_usable=node.is_usable) for node in life.nodes.values()]
+
+
+def _holdings(life: Lifecycle) -> list[Holding]:
+    running = (job for job in life.jobs.values() if job.nodes and (job.is_running or job.completing))
+    return [_holding(life.spec, job) for job in running]
 
 
 def _explain(life: Lifecycle, job: Job, reason: str) -> None:

@@ -193,7 +193,7 @@ class FakeCluster:
         self._do({"verb": "preempt", "job": int(job_id)})
 
     def time_limit(self, job_id: int | str, in_s: float) -> None:
-        """Pull a running job's time limit in, to ``in_s`` seconds from now. ``--signal`` keeps its lead, as far as it fits.
+        """Pull a running job's time limit in, to ``in_s`` seconds from now; ``--signal`` keeps its lead if it can.
 
         Raises RefusedError unless it runs, UnreachableError when the cluster is down.
         """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from resilient_launch.cluster.fake import hostlist
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
 from resilient_launch.cluster.fake.spec import FakeSpec
+from resilient_launch.cluster.fake.users import user_name
 
 MARKER = "RLAUNCH_FAKE_STEP"
 """Every process of a job carries ``<cluster id>/<job>.<run>.<step>.<node>`` under this name."""
@@ -25,6 +26,8 @@ _OWNED = (
     "SLURM_JOB_GPUS",
     "SLURM_STEP_GPUS",
     "SLURM_JOB_COMMENT",
+    "SLURM_OPEN_MODE",
+    "SLURM_EXPORT_ENV",
     "CUDA_VISIBLE_DEVICES",
 )
 
@@ -61,6 +64,7 @@ def job_variables(spec: FakeSpec, job: Job) -> dict[str, str]:
         "SLURM_JOB_QOS": request.qos,
         "SLURM_JOB_ACCOUNT": request.account,
         "SLURM_JOB_UID": str(request.uid),
+        "SLURM_JOB_USER": user_name(request.uid),
         "SLURM_JOB_GID": str(request.gid),
         "SLURM_CLUSTER_NAME": spec.name,
         "SLURM_SUBMIT_DIR": request.cwd,
@@ -109,6 +113,11 @@ def batch_environment(spec: FakeSpec, job: Job, bin_dir: str) -> dict[str, str]:
         # Slurm's commands are on every node's PATH, whatever the submitter exported.
         values["PATH"] = f"{bin_dir}:{values.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
     values |= job_variables(spec, job) | node_variables(job, job.batch_host, 0)
+    if job.request.append_given:
+        # srun inside takes over how sbatch was told to open its files.
+        values["SLURM_OPEN_MODE"] = "a" if job.request.append else "t"
+    if job.request.export:
+        values["SLURM_EXPORT_ENV"] = job.request.export
     return values | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"}
 
 
@@ -134,6 +143,7 @@ def task_environment(
         "SLURM_NPROCS": str(total),
         "SLURM_PROCID": str(place.first_rank + local),
         "SLURM_LOCALID": str(local),
+        "SLURM_GTIDS": ",".join(str(place.first_rank + number) for number in range(place.num_tasks)),
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
         "SLURM_TOPOLOGY_ADDR": place.node,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",

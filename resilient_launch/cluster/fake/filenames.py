@@ -42,10 +42,7 @@ class Names:
 
     def path(self, pattern: str, directory: str) -> str:
         """The absolute file name for a pattern; a backslash in the pattern turns every symbol off."""
-        if "\\" in pattern:
-            filled = pattern.replace("\\", "")
-        else:
-            filled = _SYMBOL.sub(self._value, pattern)
+        filled = pattern.replace("\\", "") if "\\" in pattern else _SYMBOL.sub(self._value, pattern)
         return str(Path(directory) / filled)
 
     def _value(self, match: re.Match[str]) -> str:

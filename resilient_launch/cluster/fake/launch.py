@@ -13,8 +13,8 @@ from typing import Any
 
 from resilient_launch.cluster.fake import filenames, proctree
 from resilient_launch.cluster.fake.environment import MARKER, batch_environment, task_environment
-from resilient_launch.cluster.fake.lifecycle import place_key
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
+from resilient_launch.cluster.fake.orders import place_key
 from resilient_launch.cluster.fake.spec import FakeSpec
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
@@ -29,6 +29,7 @@ class StepIO:
     stdout: str | None = None
     stderr: str | None = None
     append: bool = False
+    label: bool = False
 
 
 def bootstrap(module: str) -> str:
@@ -63,6 +64,7 @@ class Launcher:
             "stdout": stdout,
             "stderr": names.path(request.stderr, request.cwd) if request.stderr else stdout,
             "append": request.append,
+            "label": "",
         }
         self._write(place_key(job, step, place), job, [task], handles=0, cwd=request.cwd)
 
@@ -105,6 +107,7 @@ class Launcher:
             "stdout": stdout,
             "stderr": stdout if io.stderr is None and io.stdout is not None else target(io.stderr, 2),
             "append": io.append,
+            "label": str(rank) if io.label else "",
         }
 
     def _write(self, key: str, job: Job, tasks: list[dict[str, Any]], *, handles: int, cwd: str) -> None:

@@ -1,18 +1,16 @@
 """A job's life: what each event changes, and which orders to the supervisors follow.
 
-No clock and no I/O here: every entry takes ``now``; orders wait in ``orders`` until the controller has committed the new
-state and carries them out.
+No clock and no I/O here: every entry takes ``now``; orders wait in ``orders`` until the controller has committed the
+new state and carries them out.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-from resilient_launch.cluster.fake import timefmt
 from resilient_launch.cluster.fake.db import Database
 from resilient_launch.cluster.fake.model import Job, JobRequest, JobState, Node, Step, StepNode, exit_code
+from resilient_launch.cluster.fake.orders import Order, Orders, place_key
 from resilient_launch.cluster.fake.spec import FakeSpec
 
 NO_SUCH_JOB = "Invalid job id specified"
@@ -22,28 +20,8 @@ DISABLED = "Requested operation is presently disabled"
 NOT_NOW = "Job can not be altered now, try again later"
 
 
-class Refusal(Exception):
+class NotAllowedError(Exception):
     """Slurm's own words for why a request is refused."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """One thing to do for a supervisor, or to tell the commands that wait.
-
-    ``do`` is launch, signal, say or kill (``key`` names the supervisor), purge (``key`` names a node whose supervisors of
-    bygone runs must go), or job / step (``key`` names what changed, for the commands that wait for it).
-    """
-
-    do: str
-    key: str
-    signum: int = 0
-    scope: str = ""
-    text: str = ""
-
-
-def place_key(job: Job, step: Step, place: StepNode) -> str:
-    """The name of one supervisor: job, run, step and node."""
-    return f"{job.run_key}.{step.name}.{place.node}"
 
 
 class Lifecycle:
@@ -55,7 +33,7 @@ class Lifecycle:
         known = database.nodes()
         self.nodes = {name: known.get(name) or Node(name=name) for name in spec.node_names}
         self.next_id = int(database.meta("next_id") or 1)
-        self.orders: list[Order] = []
+        self.orders = Orders(spec.signals)
         self.changed: set[int] = set()
         self.must_schedule = True
 
@@ -101,15 +79,15 @@ class Lifecycle:
         job.steps.append(step)
         for place in step.nodes:
             place.launched = True
-            self.orders.append(Order(do="launch", key=place_key(job, step, place)))
+            self.orders.add(Order(do="launch", key=place_key(job, step, place)))
         self._touch(job)
 
     def requeue(self, job: Job, now: float, *, hold: bool = False) -> None:
-        """``scontrol requeue``. Raises Refusal."""
+        """``scontrol requeue``. Raises NotAllowedError."""
         if not job.request.requeue:
-            raise Refusal(DISABLED)
+            raise NotAllowedError(DISABLED)
         if job.is_pending:
-            raise Refusal(IS_PENDING)
+            raise NotAllowedError(IS_PENDING)
         was_over, was_completing = job.is_over, job.completing
         job.run_state = JobState.REQUEUED
         if not was_over and not was_completing:
@@ -125,25 +103,25 @@ class Lifecycle:
         self._touch(job, schedule=True)
 
     def hold(self, job: Job) -> None:
-        """``scontrol hold``. Raises Refusal for a job that is not pending."""
+        """``scontrol hold``. Raises NotAllowedError unless it is pending."""
         if not job.is_pending:
-            raise Refusal("Job is no longer pending execution")
+            raise NotAllowedError("Job is no longer pending execution")
         self._hold(job, "JobHeldUser", "")
         self._touch(job)
 
     def release(self, job: Job) -> None:
-        """``scontrol release``. Raises Refusal for a job that is not pending."""
+        """``scontrol release``. Raises NotAllowedError unless it is pending."""
         if not job.is_pending:
-            raise Refusal("Job is no longer pending execution")
+            raise NotAllowedError("Job is no longer pending execution")
         job.held, job.priority, job.reason, job.description = False, 4294901760 - job.job_id, "None", ""
         self._touch(job, schedule=True)
 
     # -- ends that come from outside
 
     def preempt(self, job: Job, now: float) -> None:
-        """A higher job needs the nodes: the grace time of the partition starts, or is over at once. Raises Refusal."""
+        """A higher job needs the nodes: grace starts, or is over at once. Raises NotAllowedError unless it runs."""
         if not job.is_running:
-            raise Refusal(NOT_NOW)
+            raise NotAllowedError(NOT_NOW)
         if job.preempt:
             return
         partition = self.spec.partition(job.request.partition)
@@ -151,16 +129,16 @@ class Lifecycle:
         job.preempt = now
         job.end = min(job.end or now + grace_s, now + grace_s)
         if grace_s == 0:
-            self._grace_over(job, now)
+            self.grace_over(job, now)
         elif self.spec.send_user_signal and job.request.signal and not job.warn_sent:
-            self._warn(job)
+            self.warn(job)
         else:
-            self.signal_steps(job, signal.SIGCONT)
-            self.signal_steps(job, signal.SIGTERM)
+            self.orders.signal_steps(job, signal.SIGCONT)
+            self.orders.signal_steps(job, signal.SIGTERM)
         self._touch(job)
 
     def cancel(self, job: Job, uid: int, now: float) -> None:
-        """``scancel`` without a signal. Raises Refusal when the job is over already."""
+        """``scancel`` without a signal. Raises NotAllowedError when the job is over already."""
         if job.is_pending and not job.completing:
             job.state, job.run_state, job.cancelled_by = JobState.CANCELLED, JobState.CANCELLED, uid
             job.start = job.end = job.run_end = now
@@ -168,38 +146,15 @@ class Lifecycle:
         elif job.completing:
             # On its way back to the queue: it stays on its way out, but for good.
             if not job.is_pending:
-                raise Refusal(ALREADY_DONE)
+                raise NotAllowedError(ALREADY_DONE)
             job.state, job.cancelled_by = JobState.CANCELLED, uid
         elif job.is_running:
             job.state, job.run_state, job.cancelled_by = JobState.CANCELLED, JobState.CANCELLED, uid
             job.run_end = now
             self._terminate(job, now, "")
         else:
-            raise Refusal(ALREADY_DONE)
+            raise NotAllowedError(ALREADY_DONE)
         self._touch(job, schedule=True)
-
-    def signal_steps(self, job: Job, signum: int) -> None:
-        """To every srun step, and not to the batch script."""
-        for step in job.active_steps():
-            if not step.is_batch:
-                self.signal_step(job, step, signum)
-
-    def signal_batch(self, job: Job, signum: int, *, full: bool = False) -> None:
-        """To the batch shell alone, or (``full``) to its process group, srun commands included."""
-        batch = job.step("batch")
-        if batch is not None and batch.end is None:
-            self.signal_step(job, batch, signum, scope="group" if full else "shell")
-
-    def signal_step(self, job: Job, step: Step, signum: int, *, scope: str = "") -> None:
-        """To the tasks of one step; TERM and KILL leave Slurm's line in the step's log first."""
-        if signum in (signal.SIGTERM, signal.SIGKILL):
-            step.killed = True
-            self._say(job, step, "")
-        for place in step.nodes:
-            if not (place.done or place.lost):
-                key = place_key(job, step, place)
-                order = Order(do="signal", key=key, signum=signum, scope=scope or self.spec.signals)
-                self.orders.append(Order(do="kill", key=key) if signum == signal.SIGKILL and not scope else order)
 
     # -- what the supervisors report
 
@@ -209,21 +164,21 @@ class Lifecycle:
             return
         place.statuses.update(statuses)
         place.done = True
-        self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}"))
+        self.orders.add(Order(do="step", key=f"{job.run_key}.{step.name}"))
         self._step_over(job, step, now)
 
     def task_ended(self, job: Job, step: Step, place: StepNode, statuses: dict[int, int]) -> None:
         """Some tasks of a step have ended on one node."""
         place.statuses.update(statuses)
-        self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}"))
+        self.orders.add(Order(do="step", key=f"{job.run_key}.{step.name}"))
         if step.kill_on_bad_exit and any(statuses.values()) and not step.killed:
-            self.signal_step(job, step, signal.SIGKILL)
+            self.orders.signal_step(job, step, signal.SIGKILL)
         self._touch(job)
 
     def _step_over(self, job: Job, step: Step, now: float) -> None:
         if step.end is None and all(place.done or place.lost for place in step.nodes):
             step.end = now
-            self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}"))
+            self.orders.add(Order(do="step", key=f"{job.run_key}.{step.name}"))
             if step.is_batch and job.is_running:
                 self._batch_over(job, step.status, now)
             self._settle(job, now)
@@ -246,82 +201,48 @@ class Lifecycle:
             job.state = job.run_state = JobState.FAILED
             job.reason = "NonZeroExitCode"
             if exit_code(status) > 128 and status & 0x7F:
-                job.reason = "JobLaunchFailure" if self.spec.like == "22.05" else "RaisedSignal"
+                job.reason = "JobLaunchFailure"
+                if self.spec.like != "22.05":
+                    number = status & 0x7F
+                    job.description = f"RaisedSignal:{number}({signal.strsignal(number)})"
         else:
             job.state = job.run_state = JobState.COMPLETED
         self._terminate(job, now, text)
 
-    # -- the clock
+    # -- what the clock brings
 
-    def tick(self, now: float) -> None:
-        """Enforce every limit that has passed."""
-        for job in list(self.jobs.values()):
-            if job.completing:
-                if job.kill_at and now >= job.kill_at:
-                    job.kill_at = 0.0
-                    for step in job.active_steps():
-                        self.signal_step(job, step, signal.SIGKILL)
-                    self._touch(job)
-            elif job.is_running:
-                self._enforce(job, now)
-            elif job.is_pending:
-                if job.reason == "BeginTime" and job.begin <= now:
-                    self.must_schedule = True
-            elif now >= job.run_end + self.spec.min_job_age_s:
-                del self.jobs[job.job_id]
-                self.database.delete_job(job.job_id)
+    def time_out(self, job: Job, now: float) -> None:
+        """A running job has reached its time limit."""
+        job.state = job.run_state = JobState.TIMEOUT
+        job.reason, job.run_end = "TimeLimit", now
+        self._terminate(job, now, " DUE TO TIME LIMIT")
 
-    def _enforce(self, job: Job, now: float) -> None:
-        warn_at = self._warn_at(job)
-        if job.end and now >= job.end:
-            if job.preempt:
-                self._grace_over(job, now)
-            else:
-                job.state = job.run_state = JobState.TIMEOUT
-                job.reason, job.run_end = "TimeLimit", now
-                self._terminate(job, now, " DUE TO TIME LIMIT")
-            self._touch(job)
-        elif warn_at and now >= warn_at:
-            self._warn(job)
-            self._touch(job)
+    def kill(self, job: Job) -> None:
+        """KillWait is over: whatever is left of the run goes."""
+        job.kill_at = 0.0
+        for step in job.active_steps():
+            self.orders.signal_step(job, step, signal.SIGKILL)
+        self._touch(job)
 
-    def deadlines(self) -> Iterator[float]:
-        """Every moment at which ``tick`` will have something to do."""
-        for job in self.jobs.values():
-            if job.completing:
-                if job.kill_at:
-                    yield job.kill_at
-            elif job.is_running:
-                if job.end:
-                    yield job.end
-                warn_at = self._warn_at(job)
-                if warn_at:
-                    yield warn_at
-            elif job.is_pending:
-                if job.reason == "BeginTime":
-                    yield job.begin
-            else:
-                yield job.run_end + self.spec.min_job_age_s
+    def forget(self, job: Job) -> None:
+        """Drop a job that has been over for long; accounting keeps its runs."""
+        del self.jobs[job.job_id]
+        self.database.delete_job(job.job_id)
 
-    @staticmethod
-    def _warn_at(job: Job) -> float:
-        """When ``--signal`` is due: 0 for never. While a preemption is under way Slurm sends no such signal."""
-        wanted = job.request.signal
-        if wanted is None or job.warn_sent or job.preempt or not job.end:
-            return 0.0
-        return job.end - wanted.lead_s
-
-    def _warn(self, job: Job) -> None:
+    def warn(self, job: Job) -> None:
+        """Send the signal that ``--signal`` asked for, once a run."""
         wanted = job.request.signal
         assert wanted is not None
         job.warn_sent = True
         for signum in (signal.SIGCONT, wanted.signum):
             if wanted.batch:
-                self.signal_batch(job, signum)
+                self.orders.signal_batch(job, signum)
             else:
-                self.signal_steps(job, signum)
+                self.orders.signal_steps(job, signum)
+        self._touch(job)
 
-    def _grace_over(self, job: Job, now: float) -> None:
+    def grace_over(self, job: Job, now: float) -> None:
+        """The grace time has passed: the run is killed, and the job queued again where it may be."""
         partition = self.spec.partition(job.request.partition)
         job.run_state, job.run_end = JobState.PREEMPTED, now
         if job.request.requeue and not (partition and partition.preempt_mode == "cancel"):
@@ -345,7 +266,7 @@ class Lifecycle:
                     if place.node == node.name and not place.done:
                         place.lost = True
                         if not network_only:
-                            self.orders.append(Order(do="kill", key=place_key(job, step, place)))
+                            self.orders.add(Order(do="kill", key=place_key(job, step, place)))
             if job.is_running and not (job.request.no_kill and job.batch_host != node.name):
                 self._node_failed(job, now)
             for step in list(job.active_steps()):
@@ -374,7 +295,21 @@ class Lifecycle:
         node.reason, node.since = "", 0.0
         self.database.save_node(node)
         self.must_schedule = True
-        self.orders.append(Order(do="purge", key=node.name))
+        self.orders.add(Order(do="purge", key=node.name))
+
+    def abandon(self, now: float) -> None:
+        """The cluster goes down for good: every job that is not over is cancelled, whatever its processes do."""
+        for job in self.jobs.values():
+            if job.is_over:
+                continue
+            job.state, job.completing, job.cancelled_by = JobState.CANCELLED, False, job.request.uid
+            job.run_state = job.run_state or JobState.CANCELLED
+            job.end = job.run_end = job.run_end or now
+            for step in job.active_steps():
+                step.end, step.killed = now, True
+            self._over(job)
+            self._touch(job)
+        self.must_schedule = False
 
     # -- inside
 
@@ -401,36 +336,21 @@ class Lifecycle:
         job.warn_sent = False
         job.reason, job.description = "None", ""
 
-    def _say(self, job: Job, step: Step, due: str) -> None:
-        first = step.nodes[0]
-        if step.end is not None or first.done or first.lost:
-            return
-        entity = f"JOB {job.job_id}" if step.is_batch else f"STEP {job.job_id}.{step.name}"
-        at = timefmt.moment(self._now)
-        text = f"error: *** {entity} ON {first.node} CANCELLED AT {at}{due} ***"
-        self.orders.append(Order(do="say", key=place_key(job, step, first), text=text))
-
-    _now = 0.0
-
-    def at(self, now: float) -> None:
-        """The time that lines written into the jobs' logs will name."""
-        self._now = now
-
     def _terminate(self, job: Job, now: float, due: str) -> None:
-        """Slurm's way to end a run: a line in the logs, TERM (twice to the steps where a limit is behind it), KillWait, KILL."""
+        """Slurm's way to end a run: a line in the logs, TERM (twice to steps at a limit), KillWait, KILL."""
         job.completing = True
         job.kill_at = now + self.spec.kill_wait_s
         steps = job.active_steps()
         for step in steps:
             if due:
-                self._say(job, step, due)
+                self.orders.say(job, step, due)
             if not step.is_batch:
-                self.orders.append(Order(do="step", key=f"{job.run_key}.{step.name}", text="aborted"))
+                self.orders.add(Order(do="step", key=f"{job.run_key}.{step.name}", text="aborted"))
         if due in (" DUE TO TIME LIMIT", " DUE TO PREEMPTION"):
-            self.signal_steps(job, signal.SIGTERM)
+            self.orders.signal_steps(job, signal.SIGTERM)
         for signum in (signal.SIGCONT, signal.SIGTERM):
             for step in steps:
-                self.signal_step(job, step, signum)
+                self.orders.signal_step(job, step, signum)
         self._settle(job, now)
         self._touch(job)
 
@@ -449,7 +369,7 @@ class Lifecycle:
 
     def _over(self, job: Job) -> None:
         self.database.save_run(job)
-        self.orders.append(Order(do="job", key=str(job.job_id)))
+        self.orders.add(Order(do="job", key=str(job.job_id)))
         self.must_schedule = True
 
     def _reset(self, job: Job, now: float) -> None:

@@ -88,6 +88,8 @@ class JobRequest:
     time_limit_s: int | None = None
     signal: WarnSignal | None = None
     append: bool = False
+    append_given: bool = False
+    export: str = ""
     stdin: str = "/dev/null"
     stdout: str = ""
     stderr: str = ""

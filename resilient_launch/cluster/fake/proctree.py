@@ -51,9 +51,13 @@ def descendants(root: int) -> list[int]:
 
 
 def with_marker(marker: str) -> list[int]:
-    """Every process whose environment holds ``marker`` (``NAME=value``): finds what lost its supervisor."""
+    """Every process whose environment holds ``marker`` (``NAME=value``, or ``NAME=prefix/`` for all under a prefix).
+
+    Finds what lost its supervisor.
+    """
     found = []
     needle = marker.encode()
+    is_prefix = needle.endswith(b"/")
     for name in os.listdir("/proc"):  # noqa: PTH208
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -69,7 +73,7 @@ def with_marker(marker: str) -> list[int]:
             continue
         finally:
             os.close(fd)
-        if any(entry.startswith(needle) for entry in text.split(b"\0")):
+        if any(entry == needle or (is_prefix and entry.startswith(needle)) for entry in text.split(b"\0")):
             found.append(int(name))
     return found
 

@@ -56,11 +56,13 @@ def job_record(spec: FakeSpec, job: Job, now: float, *, details: bool = False) -
     stdout = names.path(request.stdout, request.cwd)
     lines = [
         f"JobId={job.job_id} JobName={request.name}",
-        f"UserId={user_name(request.uid)}({request.uid}) GroupId={group_name(request.gid)}({request.gid}) MCS_label=N/A",
+        f"UserId={user_name(request.uid)}({request.uid}) GroupId={group_name(request.gid)}({request.gid}) "
+        "MCS_label=N/A",
         f"Priority={job.priority} Nice=0 Account={request.account} QOS={request.qos}",
         f"JobState={job.shown_state} Reason={job.description.replace(' ', '_') or job.reason} "
         f"Dependency={request.dependency or '(null)'}",
-        f"Requeue={int(request.requeue)} Restarts={job.restarts} BatchFlag=1 Reboot=0 ExitCode={code_pair(job.exit_status)}",
+        f"Requeue={int(request.requeue)} Restarts={job.restarts} BatchFlag=1 Reboot=0 "
+        f"ExitCode={code_pair(job.exit_status)}",
     ]
     if details:
         lines.append(f"DerivedExitCode={code_pair(job.derived_status)}")

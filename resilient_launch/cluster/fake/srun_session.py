@@ -30,16 +30,16 @@ class SrunSession:
             if signum == signal.SIGQUIT:
                 send(b"err", b"srun: Quit\n")
             send(b"err", b"srun: forcing job termination\n")
-            life.signal_step(job, step, signal.SIGKILL)
+            life.orders.signal_step(job, step, signal.SIGKILL)
         elif signum == signal.SIGCONT:
             send(b"err", b"srun: got SIGCONT\n")
         elif signum == signal.SIGPIPE:
-            life.signal_step(job, step, signal.SIGKILL)
+            life.orders.signal_step(job, step, signal.SIGKILL)
         elif signum == signal.SIGINT:
             send(b"err", b"srun: interrupt (one more within 1 sec to abort)\n")
-            life.signal_step(job, step, signal.SIGINT)
+            life.orders.signal_step(job, step, signal.SIGINT)
         else:
-            life.signal_step(job, step, signum)
+            life.orders.signal_step(job, step, signum)
 
     def report(self, spec: FakeSpec, job: Job, step: Step, send: Send, *, aborted: bool) -> int | None:
         """Say what is new about the tasks; the exit code once the step is over."""

@@ -1,7 +1,7 @@
 """slurmstepd: one process per step and node. It starts the tasks, signals them, and reports how each one ended.
 
-It outlives the controller: whatever happened while nobody listened is written beside its launch file (``.done``) and
-told again. Being a child subreaper, it keeps every process of its step below itself, however often they fork.
+It outlives the controller: the result is written beside its launch file (``.done``), whoever listens. Being a child
+subreaper, it keeps every process of its step below itself, however often they fork.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def main() -> None:
     library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     library.prctl(_PR_SET_NAME, b"slurmstepd", 0, 0, 0)
     Stepd(path.removesuffix(".json"), spec).run()
+    # The connection must close with the process, not before: its end says that nothing is left.
+    os._exit(0)
 
 
 def _claim(path: str) -> bool:
@@ -67,7 +69,7 @@ class Stepd:
         self._statuses: dict[int, int] = {}
         self._group = 0
         self._said = False
-        self._killed = False
+        self._labels: dict[int, Labeller] = {}
         self._connection: socket.socket | None = None
         self._decoder = wire.Decoder()
         self._retry_at, self._retry_s = 0.0, 0.02
@@ -87,6 +89,8 @@ class Stepd:
         while self._tasks:
             self._turn()
         self._sweep()
+        for labeller in self._labels.values():
+            labeller.finish()
         self._finish()
 
     def _start(self) -> None:
@@ -110,6 +114,8 @@ class Stepd:
                 self._stderr = fcntl.fcntl(handles[2], fcntl.F_DUPFD_CLOEXEC, 3)
                 if problem:
                     self._say(problem)
+            if task["label"]:
+                handles[1:] = [self._label(task["label"], handle) for handle in handles[1:]]
             self._spawn(index, task, handles)
             for handle in handles:
                 os.close(handle)
@@ -132,12 +138,18 @@ class Stepd:
                 handles.append(os.open(target, _CREATE | os.O_APPEND | truncate, 0o666))
         return handles
 
+    def _label(self, label: str, target: int) -> int:
+        """A pipe whose lines reach ``target`` with the task's number in front; the labeller closes ``target``."""
+        read, write = os.pipe()
+        self._labels[read] = Labeller(read, target, f"{label}: ".encode())
+        return write
+
     def _spawn(self, index: int, task: dict[str, Any], handles: list[int]) -> None:
         actions = [(os.POSIX_SPAWN_DUP2, handle, number) for number, handle in enumerate(handles)]
         argv = task["argv"]
         try:
-            pid = os.posix_spawnp(
-                argv[0],
+            pid = os.posix_spawn(
+                _resolve(argv[0], task["env"].get("PATH", os.defpath)),
                 argv,
                 task["env"],
                 file_actions=actions,
@@ -157,12 +169,15 @@ class Stepd:
         timeout = None
         if self._connection is None:
             timeout = max(0.0, self._retry_at - time.monotonic())
-        watched: list[Any] = [self._wake]
+        watched: list[Any] = [self._wake, *self._labels]
         if self._connection is not None:
             watched.append(self._connection)
         ready, _, _ = select.select(watched, [], [], timeout)
         if self._wake in ready:
             _drain(self._wake)
+        for read in [read for read in ready if read in self._labels]:
+            if not self._labels[read].copy():
+                self._labels.pop(read).finish()
         self._reap()
         if self._connection is not None and self._connection in ready:
             self._receive()
@@ -244,6 +259,7 @@ class Stepd:
             _drain(self._wake)
 
     def _finish(self) -> None:
+        """Leave the result. The controller reads it when this process's end closes the connection, and not before."""
         result = json.dumps({"statuses": self._statuses}).encode()
         try:
             fd = os.open(f"{self._base}.done.tmp", _CREATE | os.O_TRUNC, 0o600)
@@ -251,8 +267,11 @@ class Stepd:
             os.close(fd)
             os.rename(f"{self._base}.done.tmp", f"{self._base}.done")  # noqa: PTH104
         except OSError:
+            # The state directory is gone, and with it everybody who would read this.
             return
-        self._tell("done", statuses=self._statuses)
+        if self._connection is None:
+            # A controller that has just come up may be waiting for this very supervisor.
+            self._connect()
 
     def _tell(self, kind: str, **values: Any) -> None:
         if self._connection is not None:
@@ -269,6 +288,54 @@ class Stepd:
             os.write(self._stderr, line)
         except OSError:
             return
+
+
+class Labeller:
+    """Copies one output of one task line by line, the label in front (``srun --label``)."""
+
+    def __init__(self, read: int, target: int, label: bytes) -> None:
+        self._read, self._target, self._label = read, target, label
+        self._rest = b""
+        os.set_blocking(read, False)
+
+    def copy(self) -> bool:
+        """Pass on the lines that have come; False at the end of the output."""
+        try:
+            data = os.read(self._read, 1 << 16)
+        except BlockingIOError:
+            return True
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._write(b"".join(self._label + line + b"\n" for line in lines))
+        return bool(data)
+
+    def finish(self) -> None:
+        """Pass on what is left. Every writer is gone."""
+        os.set_blocking(self._read, True)
+        while self.copy():
+            pass
+        if self._rest:
+            self._write(self._label + self._rest + b"\n")
+        os.close(self._read)
+        os.close(self._target)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._target, data) :]
+        except OSError:
+            # Nobody reads any more; the task must not notice.
+            return
+
+
+def _resolve(name: str, path: str) -> str:
+    """The file that a command's name means, looked up in the task's own PATH."""
+    if "/" in name:
+        return name
+    for directory in path.split(":"):
+        candidate = os.path.join(directory or ".", name)  # noqa: PTH118
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):  # noqa: PTH112
+            return candidate
+    return name
 
 
 def _drain(fd: int) -> None:

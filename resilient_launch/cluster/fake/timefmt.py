@@ -31,7 +31,7 @@ def parse_limit_s(text: str) -> int | None:
 
 
 def parse_moment(text: str, now: float) -> float:
-    """Seconds since the epoch of ``now``, ``now+60``, ``now+2hours``, ``HH:MM[:SS]`` or an ISO time. Raises ValueError."""
+    """Seconds since the epoch of ``now``, ``now+60``, ``now+2hours``, ``HH:MM[:SS]`` or an ISO time; or ValueError."""
     lowered = text.strip().lower()
     match = re.fullmatch(r"now(?:([+-])(\d+)([a-z]*))?", lowered)
     if match:

@@ -6,7 +6,7 @@ from typing import Any
 
 from resilient_launch.cluster.fake.commands import Call
 from resilient_launch.cluster.fake.environment import MARKER
-from resilient_launch.cluster.fake.lifecycle import NO_SUCH_JOB, Lifecycle, Refusal
+from resilient_launch.cluster.fake.lifecycle import NO_SUCH_JOB, Lifecycle, NotAllowedError
 from resilient_launch.cluster.fake.model import Job
 
 
@@ -21,7 +21,7 @@ def run(life: Lifecycle, request: dict[str, Any], now: float) -> dict[str, Any]:
         elif verb == "time_limit":
             job = _running(life, request["job"])
             if job.preempt:
-                raise Refusal("it is being preempted, its end is set already")
+                raise NotAllowedError("it is being preempted, its end is set already")
             job.end = now + request["in_s"]
             life.touch(job)
         elif verb == "fail_node":
@@ -29,8 +29,8 @@ def run(life: Lifecycle, request: dict[str, Any], now: float) -> dict[str, Any]:
         elif verb == "resume_node":
             life.resume_node(_node(life, request))
         else:
-            raise Refusal("no such verb")
-    except Refusal as refusal:
+            raise NotAllowedError("no such verb")
+    except NotAllowedError as refusal:
         subject = f"job {request['job']}" if "job" in request else f"node {request.get('node')}"
         return {"ok": False, "what": f"{verb} {subject}", "why": str(refusal)}
     return {"ok": True}
@@ -39,21 +39,19 @@ def run(life: Lifecycle, request: dict[str, Any], now: float) -> dict[str, Any]:
 def _running(life: Lifecycle, job_id: int) -> Job:
     job = life.jobs.get(job_id)
     if job is None:
-        raise Refusal(NO_SUCH_JOB)
+        raise NotAllowedError(NO_SUCH_JOB)
     if not job.is_running:
-        raise Refusal(f"it is {job.shown_state}, not RUNNING")
+        raise NotAllowedError(f"it is {job.shown_state}, not RUNNING")
     return job
 
 
 def _node(life: Lifecycle, request: dict[str, Any]) -> Any:
     node = life.nodes.get(request["node"])
     if node is None:
-        raise Refusal(f"the nodes are {', '.join(life.nodes)}")
+        raise NotAllowedError(f"the nodes are {', '.join(life.nodes)}")
     return node
 
 
-def is_cut_off(life: Lifecycle, call: Call) -> bool:
-    """Whether a command comes from a node whose network is gone: it must not reach the controller."""
-    key = call.variable(MARKER).rpartition("/")[2]
-    node = life.nodes.get(key.rpartition(".")[2]) if key else None
-    return node is not None and node.isolated
+def node_of(call: Call) -> str:
+    """The node that a command inside a job runs on; empty for one outside."""
+    return call.variable(MARKER).rpartition("/")[2].rpartition(".")[2]

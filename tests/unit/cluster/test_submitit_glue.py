@@ -244,7 +244,6 @@ def test_a_path_that_slurm_would_rewrite_is_refused(folder: str) -> None:
         {"nodes": "a"},
         {"nodes": "1-"},
         {"time_s": 0},
-        {"time_s": float("inf")},
         {"time_s": 60, "signal_lead_s": 60},
         {"signal_lead_s": 0},
         {"time_s": 10**6, "signal_lead_s": 70000},
@@ -253,6 +252,14 @@ def test_a_path_that_slurm_would_rewrite_is_refused(folder: str) -> None:
 def test_what_sbatch_would_take_amiss_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         script_text(_request(**more))
+
+
+@pytest.mark.parametrize(
+    ("time_s", "line"), [(float("inf"), "#SBATCH --time=UNLIMITED"), (61, "#SBATCH --time=2"), (None, None)]
+)
+def test_time_limit_in_slurms_words(time_s: float | None, line: str | None) -> None:
+    lines = [each for each in script_text(_request(time_s=time_s)).splitlines() if "--time" in each]
+    assert lines == ([] if line is None else [line])
 
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\\"), min_size=1)

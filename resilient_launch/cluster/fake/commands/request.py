@@ -15,19 +15,20 @@ from resilient_launch.cluster.fake.users import user_name
 
 OPTIONS = table(
     "account:A= acctg-freq= array:a= batch= bb= bbf= begin:b= chdir:D= cluster-constraint= clusters:M= comment= "
-    "constraint:C= container= contiguous core-spec:S= cores-per-socket= cpu-freq= cpus-per-gpu= cpus-per-task:c= deadline= "
-    "delay-boot= dependency:d= distribution:m= error:e= exclude:x= exclusive=? export= export-file= "
+    "constraint:C= container= contiguous core-spec:S= cores-per-socket= cpu-freq= cpus-per-gpu= cpus-per-task:c= "
+    "deadline= delay-boot= dependency:d= distribution:m= error:e= exclude:x= exclusive=? export= export-file= "
     "extra-node-info:B= get-user-env=? gid= gpu-bind= gpu-freq= gpus:G= gpus-per-node= gpus-per-socket= "
     "gpus-per-task= gres= gres-flags= help:h hint= hold:H ignore-pbs input:i= job-name:J= kill-on-invalid-dep= "
-    "licenses:L= mail-type= mail-user= mcs-label= mem= mem-bind= mem-per-cpu= mem-per-gpu= mincpus= network= nice=? "
-    "no-kill:k=? no-requeue nodefile:F= nodelist:w= nodes:N= ntasks:n= ntasks-per-core= ntasks-per-gpu= "
-    "ntasks-per-node= ntasks-per-socket= open-mode= output:o= overcommit:O oversubscribe:s parsable partition:p= power= "
-    "prefer= priority= profile= propagate=? qos:q= quiet:Q reboot requeue reservation= signal= sockets-per-node= "
-    "spread-job switches= test-only thread-spec= threads-per-core= time:t= time-min= tmp= uid= usage use-min-nodes "
-    "verbose:v version:V wait:W wait-all-nodes= wckey= wrap="
+    "licenses:L= mail-type= mail-user= mcs-label= mem= mem-bind= mem-per-cpu= mem-per-gpu= mincpus= network= "
+    "nice=? no-kill:k=? no-requeue nodefile:F= nodelist:w= nodes:N= ntasks:n= ntasks-per-core= ntasks-per-gpu= "
+    "ntasks-per-node= ntasks-per-socket= open-mode= output:o= overcommit:O oversubscribe:s parsable partition:p= "
+    "power= prefer= priority= profile= propagate=? qos:q= quiet:Q reboot requeue reservation= signal= "
+    "sockets-per-node= spread-job switches= test-only thread-spec= threads-per-core= time:t= time-min= tmp= uid= "
+    "usage use-min-nodes verbose:v version:V wait:W wait-all-nodes= wckey= wrap="
 )
 _FAILED = "sbatch: error: Batch job submission failed: "
 _UNITS_MB = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_CLAUSE = re.compile(r"(after|afterany|afterok|afternotok)(:\d+(\+\d+)?)+|singleton")
 _NAMES = {name.name.removeprefix("SIG"): name.value for name in signal.Signals}
 
 
@@ -198,6 +199,8 @@ def build_request(
         time_limit_s=_time_limit(options),
         signal=_signal(options),
         append=options.get("open-mode", "truncate").startswith("a"),
+        append_given="open-mode" in options,
+        export=options.get("export"),
         stdin=options.get("input", "/dev/null"),
         stdout=options.get("output", "slurm-%j.out"),
         stderr=options.get("error"),
@@ -261,6 +264,6 @@ def _priority(options: Arguments) -> int | None:
 
 
 def _dependency(text: str) -> str:
-    if text and not re.fullmatch(r"((after|afterany|afterok|afternotok)(:\d+(\+\d+)?)+|singleton)(,(?!$)|$)+.*", text):
+    if text and not all(_CLAUSE.fullmatch(clause) for clause in text.split(",")):
         raise CommandError(_FAILED + "Job dependency problem\n")
     return text

@@ -12,11 +12,12 @@ from resilient_launch.cluster.fake.render import num_cpus, tres
 from resilient_launch.cluster.fake.users import group_name, user_name
 
 OPTIONS = table(
-    "accounts:A= allclusters:L allocations:X allusers:a array batch-script brief:b clusters:M= completion:c constraints:C= "
-    "delimiter= duplicates:D endtime:E= env-vars flags:F= format:o= gid:g= group= help:h helpformat:e jobs:j= json "
-    "local-only long:l name= ncpus:I= nnodes:i= nodelist:N= noconvert noheader:n parsable:p parsable2:P partition:r= qos:q= "
-    "reason:R= starttime:S= state:s= timelimit-max:K= timelimit-min:k= truncate:T uid:u= units= usage user= use-local-uid "
-    "verbose:v version:V wckeys:W= whole-hetjob=? x-associations:x= yaml"
+    "accounts:A= allclusters:L allocations:X allusers:a array batch-script brief:b clusters:M= completion:c "
+    "constraints:C= delimiter= duplicates:D endtime:E= env-vars flags:F= format:o= gid:g= group= help:h "
+    "helpformat:e jobs:j= json local-only long:l name= ncpus:I= nnodes:i= nodelist:N= noconvert noheader:n "
+    "parsable:p parsable2:P partition:r= qos:q= reason:R= starttime:S= state:s= timelimit-max:K= timelimit-min:k= "
+    "truncate:T uid:u= units= usage user= use-local-uid verbose:v version:V wckeys:W= whole-hetjob=? "
+    "x-associations:x= yaml"
 )
 _DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
 _BRIEF = "jobid,state,exitcode"
@@ -29,7 +30,8 @@ _WIDTHS = {
     "elapsed": ("Elapsed", 10), "elapsedraw": ("ElapsedRaw", 10), "timelimit": ("Timelimit", 10),
     "timelimitraw": ("TimelimitRaw", 12), "user": ("User", 9), "uid": ("UID", 6), "group": ("Group", 9),
     "qos": ("QOS", 10), "ntasks": ("NTasks", 8), "comment": ("Comment", 14), "workdir": ("WorkDir", 20),
-    "cluster": ("Cluster", 10), "reason": ("Reason", 22), "priority": ("Priority", 10), "submitline": ("SubmitLine", 20),
+    "cluster": ("Cluster", 10), "reason": ("Reason", 22), "priority": ("Priority", 10),
+    "submitline": ("SubmitLine", 20),
     "alloctres": ("AllocTRES", 10), "reqtres": ("ReqTRES", 10), "gid": ("GID", 6), "restarts": ("Restarts", 8),
 }  # fmt: skip
 
@@ -127,12 +129,14 @@ def _job_value(context: Context, job: Job, name: str) -> str:
         "reqnodes": lambda: str(request.min_nodes), "start": lambda: timefmt.moment(job.start),
         "end": lambda: timefmt.moment(job.run_end), "submit": lambda: timefmt.moment(job.submit),
         "eligible": lambda: timefmt.moment(job.eligible), "elapsed": lambda: timefmt.duration(_elapsed_s(context, job)),
-        "elapsedraw": lambda: str(int(_elapsed_s(context, job))), "timelimit": lambda: timefmt.duration(job.time_limit_s),
+        "elapsedraw": lambda: str(int(_elapsed_s(context, job))),
+        "timelimit": lambda: timefmt.duration(job.time_limit_s),
         "timelimitraw": lambda: "UNLIMITED" if job.time_limit_s is None else str(job.time_limit_s // 60),
         "user": lambda: user_name(request.uid), "uid": lambda: str(request.uid), "gid": lambda: str(request.gid),
         "group": lambda: group_name(request.gid), "qos": lambda: request.qos, "ntasks": lambda: "",
         "comment": lambda: job.comment, "workdir": lambda: request.cwd, "cluster": lambda: context.life.spec.name,
-        "reason": lambda: job.reason, "priority": lambda: str(job.priority), "submitline": lambda: f"sbatch {request.command}",
+        "reason": lambda: job.reason, "priority": lambda: str(job.priority),
+        "submitline": lambda: f"sbatch {request.command}",
         "alloctres": lambda: tres(job) if job.nodes else "", "reqtres": lambda: tres(job),
         "restarts": lambda: str(job.run),
     }  # fmt: skip
@@ -146,7 +150,8 @@ def _step_value(context: Context, job: Job, step: Step, name: str) -> str:
     values = {
         "jobid": f"{job.job_id}.{step.name}", "jobidraw": f"{job.job_id}.{step.name}", "jobname": step.command,
         "account": job.request.account, "alloccpus": str(sum(job.cpus.get(node, 0) for node in nodes)),
-        "state": step.state, "exitcode": code_pair(step.status if step.end else 0), "nodelist": hostlist.compress(nodes),
+        "state": step.state, "exitcode": code_pair(step.status if step.end else 0),
+        "nodelist": hostlist.compress(nodes),
         "nnodes": str(len(nodes)), "allocnodes": str(len(nodes)), "start": timefmt.moment(step.start),
         "end": timefmt.moment(step.end), "submit": timefmt.moment(step.start),
         "elapsed": timefmt.duration(end - step.start), "elapsedraw": str(int(end - step.start)), "ntasks": str(tasks),

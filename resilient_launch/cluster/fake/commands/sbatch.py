@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from resilient_launch.cluster.fake import timefmt
-from resilient_launch.cluster.fake.admission import can_ever_run
+from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster.fake.admission import can_ever_run, foresee
 from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
 from resilient_launch.cluster.fake.commands.request import OPTIONS, build_request
+from resilient_launch.cluster.fake.model import JobRequest
 from resilient_launch.cluster.fake.options import OptionError, parse, script_words
 
 _FAILED = "sbatch: error: Batch job submission failed: "
 _BAD_OPTION = 255
+_INHERITED = {
+    "account": "SBATCH_ACCOUNT",
+    "constraint": "SBATCH_CONSTRAINT",
+    "error": "SBATCH_ERROR",
+    "exclusive": "SBATCH_EXCLUSIVE",
+    "export": "SBATCH_EXPORT",
+    "gpus": "SBATCH_GPUS",
+    "gpus-per-node": "SBATCH_GPUS_PER_NODE",
+    "gres": "SBATCH_GRES",
+    "input": "SBATCH_INPUT",
+    "job-name": "SBATCH_JOB_NAME",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "mem-per-cpu": "SBATCH_MEM_PER_CPU",
+    "no-kill": "SBATCH_NO_KILL",
+    "no-requeue": "SBATCH_NO_REQUEUE",
+    "open-mode": "SBATCH_OPEN_MODE",
+    "output": "SBATCH_OUTPUT",
+    "partition": "SBATCH_PARTITION",
+    "qos": "SBATCH_QOS",
+    "requeue": "SBATCH_REQUEUE",
+    "signal": "SBATCH_SIGNAL",
+    "time": "SBATCH_TIMELIMIT",
+    "wait": "SBATCH_WAIT",
+}
 
 
 def run(context: Context, call: Call) -> Reply:
@@ -33,7 +58,7 @@ def run(context: Context, call: Call) -> Reply:
     if not can_ever_run(context.life.spec, request):
         raise CommandError(_FAILED + "Requested node configuration is not available\n")
     if "test-only" in options:
-        return _test_only(context, request.partition, request.min_nodes)
+        return _test_only(context, request)
     job = context.life.submit(request, context.now)
     out = f"{job.job_id}\n" if "parsable" in options else f"Submitted batch job {job.job_id}\n"
     if "quiet" in options and "parsable" not in options:
@@ -62,20 +87,14 @@ def _check_script(script: str) -> None:
 
 
 def _merge(script: str, source: str, given: Arguments, call: Call) -> Arguments:
-    """The script's lines, under the environment's SBATCH_* values, under the command line."""
+    """The command line wins over the environment's SBATCH_* values, and these over the script's lines."""
     try:
         in_script, _ = parse(script_words(script, source), OPTIONS)
     except OptionError as error:
         if str(error).startswith(f"{source}: line"):
             raise CommandError(f"sbatch: fatal: {error}\n") from None
         raise CommandError(f'sbatch: {error}\nTry "sbatch --help" for more information\n', _BAD_OPTION) from None
-    from_environment = {}
-    for name in ("partition", "account", "qos", "job-name", "signal", "requeue", "no-requeue", "open-mode", "export"):
-        value = call.variable(f"SBATCH_{name.upper().replace('-', '_')}")
-        if value:
-            from_environment[name] = value
-    if call.variable("SBATCH_TIMELIMIT"):
-        from_environment["time"] = call.variable("SBATCH_TIMELIMIT")
+    from_environment = {option: call.variable(name) for option, name in _INHERITED.items() if call.variable(name)}
     merged: dict[str, str | None] = {}
     for name, option in [*in_script, *from_environment.items(), *given.values.items()]:
         merged.pop(name, None)
@@ -83,9 +102,16 @@ def _merge(script: str, source: str, given: Arguments, call: Call) -> Arguments:
     return Arguments(merged, given.words)
 
 
-def _test_only(context: Context, partition: str, num_nodes: int) -> Reply:
-    names = context.life.spec.node_names[:num_nodes]
-    at = timefmt.moment(context.now)
-    where = ",".join(names)
-    text = f"sbatch: Job {context.life.next_id} to start at {at} using {num_nodes} processors on nodes {where}"
-    return Reply(err=f"{text} in partition {partition}\n")
+def _test_only(context: Context, request: JobRequest) -> Reply:
+    """--test-only: when and where the job would start. Nothing is queued, and no id is used up."""
+    foreseen = foresee(context.life, request, context.now)
+    if foreseen is None:
+        raise CommandError("allocation failure: Requested nodes are busy\n")
+    start, nodes = foreseen
+    names = nodes or context.life.spec.node_names[: request.min_nodes]
+    cpus = sum(request.tasks_on(len(names))) * request.cpus_per_task
+    text = (
+        f"sbatch: Job {context.life.next_id} to start at {timefmt.moment(start)} using {cpus} processors "
+        f"on nodes {hostlist.compress(names)} in partition {request.partition}\n"
+    )
+    return Reply(err=text)

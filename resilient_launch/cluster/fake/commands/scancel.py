@@ -12,14 +12,15 @@ from resilient_launch.cluster.fake.commands import (
     read_arguments,
 )
 from resilient_launch.cluster.fake.commands.request import signal_number
-from resilient_launch.cluster.fake.lifecycle import ALREADY_DONE, NO_SUCH_JOB, Refusal
+from resilient_launch.cluster.fake.lifecycle import ALREADY_DONE, NO_SUCH_JOB, NOT_NOW, NotAllowedError
 from resilient_launch.cluster.fake.model import Job
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.users import user_name
 
 OPTIONS = table(
-    "account:A= batch:b ctld clusters:M= full:f help hurry:H interactive:i me name:n= jobname= nodelist:w= partition:p= "
-    "quiet:Q qos:q= reservation:R= sibling= signal:s= state:t= user:u= verbose:v version:V wckey= usage"
+    "account:A= batch:b ctld clusters:M= full:f help hurry:H interactive:i me name:n= jobname= nodelist:w= "
+    "partition:p= quiet:Q qos:q= reservation:R= sibling= signal:s= state:t= user:u= verbose:v version:V wckey= "
+    "usage"
 )
 _KILL = 9
 _FILTERS = ("account", "me", "name", "jobname", "nodelist", "partition", "qos", "state", "user")
@@ -49,8 +50,11 @@ def run(context: Context, call: Call) -> Reply:
             continue
         else:
             problem = _act(context, call, given, job, step, signum)
-        if problem and not ("quiet" in given and problem in (ALREADY_DONE, NO_SUCH_JOB)):
+        is_gone = problem in (ALREADY_DONE, NO_SUCH_JOB)
+        if problem and (not is_gone or "verbose" in given):
             reply.err += f"scancel: error: Kill job error on job id {word}: {problem}\n"
+        # To end what has ended is no failure, to signal it is.
+        if problem and not (is_gone and signum in (0, _KILL)):
             reply.code = 1
     if not given.words:
         for job in list(context.life.jobs.values()):
@@ -80,31 +84,27 @@ def _matches(given: Arguments, call: Call, job: Job) -> bool:
 def _act(context: Context, call: Call, given: Arguments, job: Job, step_name: str, signum: int) -> str:
     """Do it; returns Slurm's words when it can't be done."""
     life = context.life
-    if job.is_over:
+    if job.is_over or (job.completing and not job.is_pending):
         return ALREADY_DONE
     if step_name:
         step = job.step(step_name)
         if step is None or step.end is not None:
-            return "Invalid job id specified"
-        life.signal_step(job, step, signum or _KILL)
+            return NO_SUCH_JOB
+        life.orders.signal_step(job, step, signum or _KILL)
         life.touch(job)
         return ""
     batch, full = "batch" in given, "full" in given
-    if signum in (0, _KILL) and not batch and (not full or not signum):
+    if signum in (0, _KILL) and not batch:
         try:
             life.cancel(job, call.uid, context.now)
-        except Refusal as refusal:
+        except NotAllowedError as refusal:
             return str(refusal)
         return ""
     if not job.is_running:
-        return (
-            "Job can not be altered now, try again later"
-            if job.completing
-            else "Job/step already completing or completed"
-        )
+        return NOT_NOW
     if batch or full:
-        life.signal_batch(job, signum or _KILL, full=full)
+        life.orders.signal_batch(job, signum or _KILL, full=full)
     else:
-        life.signal_steps(job, signum)
+        life.orders.signal_steps(job, signum)
     life.touch(job)
     return ""

@@ -14,14 +14,14 @@ from resilient_launch.cluster.fake.commands import (
     find_job,
     read_arguments,
 )
-from resilient_launch.cluster.fake.lifecycle import NO_SUCH_JOB, Refusal
+from resilient_launch.cluster.fake.lifecycle import NO_SUCH_JOB, NotAllowedError
 from resilient_launch.cluster.fake.model import Job
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import block, config_lines, job_record, node_record, partition_record
 
 OPTIONS = table(
-    "all:a clusters:M= details:d federation:F future help:h hide local:L oneliner:o quiet:Q sibling uid:u= usage verbose:v "
-    "version:V json yaml"
+    "all:a clusters:M= details:d federation:F future help:h hide local:L oneliner:o quiet:Q sibling uid:u= usage "
+    "verbose:v version:V json yaml"
 )
 _UPDATE_KEYS = ("starttime", "timelimit", "endtime", "comment", "priority")
 
@@ -153,7 +153,7 @@ def _each(context: Context, words: list[str], change: Callable[[Job], None]) -> 
     for job in _jobs(context, words, reply):
         try:
             change(job)
-        except Refusal as refusal:
+        except NotAllowedError as refusal:
             reply.err += f"{refusal} for job {job.job_id}\n"
             reply.code = 1
     return reply
@@ -190,14 +190,14 @@ def _update(context: Context, call: Call, given: Arguments, words: list[str]) ->
 
 
 def _update_job(context: Context, job: Job, values: dict[str, str]) -> None:
-    """Raises Refusal for what the job's state, or the value, does not allow."""
+    """Raises NotAllowedError for what the job's state, or the value, does not allow."""
     now = context.now
     if job.is_over and values.keys() != {"comment"}:
-        raise Refusal("Job has already finished")
+        raise NotAllowedError("Job has already finished")
     for name, value in values.items():
         if name == "starttime":
             if not job.is_pending:
-                raise Refusal("Job is no longer pending execution")
+                raise NotAllowedError("Job is no longer pending execution")
             job.begin = _moment(value, now)
             job.eligible = max(job.begin, job.submit)
             job.reason = "JobHeldUser" if job.held else "BeginTime" if job.begin > now else "None"
@@ -206,7 +206,7 @@ def _update_job(context: Context, job: Job, values: dict[str, str]) -> None:
         elif name == "endtime":
             end = _moment(value, now)
             if not job.is_running or job.preempt:
-                raise Refusal("Job has already finished" if job.preempt else "Invalid time specified")
+                raise NotAllowedError("Job has already finished" if job.preempt else "Invalid time specified")
             job.end = max(end, now)
             job.time_limit_s = max(60, round((job.end - job.start + 59) // 60) * 60)
         elif name == "comment":
@@ -220,17 +220,17 @@ def _moment(text: str, now: float) -> float:
     try:
         return timefmt.parse_moment(text, now)
     except ValueError:
-        raise Refusal("Invalid time specified") from None
+        raise NotAllowedError("Invalid time specified") from None
 
 
 def _set_limit(job: Job, text: str) -> None:
     if job.preempt:
-        raise Refusal("Job has already finished")
+        raise NotAllowedError("Job has already finished")
     sign = text[:1] if text[:1] in "+-" else ""
     try:
         limit_s = timefmt.parse_limit_s(text.removeprefix(sign) if sign else text)
     except ValueError:
-        raise Refusal("Requested time limit is invalid (missing or exceeds some limit)") from None
+        raise NotAllowedError("Requested time limit is invalid (missing or exceeds some limit)") from None
     if sign and limit_s is not None and job.time_limit_s is not None:
         limit_s = job.time_limit_s + (limit_s if sign == "+" else -limit_s)
     job.time_limit_s = limit_s

@@ -8,9 +8,9 @@ from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import node_state
 
 OPTIONS = table(
-    "all:a clusters:M= dead:d exact:e federation Format:O= format:o= future:F help hide iterate:i= json list-reasons:R local "
-    "long:l noconvert Node:N nodes:n= noheader:h partition:p= reservation:T responding:r sort:S= states:t= summarize:s usage "
-    "verbose:v version:V yaml"
+    "all:a clusters:M= dead:d exact:e federation Format:O= format:o= future:F help hide iterate:i= json "
+    "list-reasons:R local long:l noconvert Node:N nodes:n= noheader:h partition:p= reservation:T responding:r "
+    "sort:S= states:t= summarize:s usage verbose:v version:V yaml"
 )
 _DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 _BY_NODE = "%N %.6D %9P %.6t"

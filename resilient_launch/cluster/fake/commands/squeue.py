@@ -12,9 +12,10 @@ from resilient_launch.cluster.fake.render import num_cpus
 from resilient_launch.cluster.fake.users import group_name, user_name
 
 OPTIONS = table(
-    "account:A= all:a array:r array-unique clusters:M= federation Format:O= format:o= help hide iterate:i= job:j=? "
-    "jobs=? json licenses:L= local long:l me name:n= noconvert noheader:h nodelist:w= nodes= partition:p= priority:P "
-    "qos:q= reservation:R= sibling sort:S= start states:t= state= steps:s=? user:u= users= usage verbose:v version:V yaml"
+    "account:A= all:a array:r array-unique clusters:M= federation Format:O= format:o= help hide iterate:i= "
+    "job:j= jobs= json licenses:L= local long:l me name:n= noconvert noheader:h nodelist:w= nodes= partition:p= "
+    "priority:P qos:q= reservation:R= sibling sort:S= start states:t= state= steps:s=? user:u= users= usage "
+    "verbose:v version:V yaml"
 )
 _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 _LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -90,7 +91,8 @@ def _matches(given: Arguments, call: Call, job: Job) -> bool:
             name = _COMPACT.get(word, word)
             if name not in _STATES.split(","):
                 raise CommandError(
-                    f"squeue: error: Invalid job state specified: {word}\nsqueue: error: Valid job states include: {_STATES}\n\n"
+                    f"squeue: error: Invalid job state specified: {word}\n"
+                    f"squeue: error: Valid job states include: {_STATES}\n\n"
                 )
             names.add(name)
         if not names & {job.shown_state, job.state.value}:

@@ -11,25 +11,33 @@ from resilient_launch.cluster.fake.options import table
 
 OPTIONS = table(
     "account:A= accel-bind= acctg-freq= bb= bbf= bcast=? begin:b= chdir:D= cluster-constraint= comment= "
-    "compress=? constraint:C= container= contiguous core-spec:S= cores-per-socket= cpu-bind= cpu-freq= cpus-per-gpu= "
-    "cpus-per-task:c= deadline= delay-boot= dependency:d= disable-status:X distribution:m= epilog= error:e= exact "
-    "exclude:x= exclusive=? export= extra-node-info:B= gpu-bind= gpu-freq= gpus:G= gpus-per-node= gpus-per-socket= "
-    "gpus-per-task= gres= gres-flags= help:h hint= hold:H immediate:I=? input:i= interactive job-name:J= jobid= "
-    "kill-on-bad-exit:K=? label:l licenses:L= mail-type= mail-user= mcs-label= mem= mem-bind= mem-per-cpu= mem-per-gpu= "
-    "mincpus= mpi= msg-timeout= multi-prog network= nice=? no-allocate:Z no-kill:k=? nodefile= nodelist:w= nodes:N= "
-    "ntasks:n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= ntasks-per-socket= open-mode= output:o= overcommit:O "
-    "overlap oversubscribe:s partition:p= power= preserve-env:E priority= profile= prolog= propagate=? pty=? qos:q= "
-    "quiet:Q quit-on-interrupt reboot relative:r= reservation= resv-ports=? send-libs=? signal= slurmd-debug= "
-    "sockets-per-node= spread-job switches= task-epilog= task-prolog= test-only thread-spec= threads:T= "
-    "threads-per-core= time:t= time-min= tmp= tres-per-task= unbuffered:u usage use-min-nodes verbose:v version:V "
-    "wait:W= wckey= whole x11=?"
+    "compress=? constraint:C= container= contiguous core-spec:S= cores-per-socket= cpu-bind= cpu-freq= "
+    "cpus-per-gpu= cpus-per-task:c= deadline= delay-boot= dependency:d= disable-status:X distribution:m= epilog= "
+    "error:e= exact exclude:x= exclusive=? export= extra-node-info:B= gpu-bind= gpu-freq= gpus:G= gpus-per-node= "
+    "gpus-per-socket= gpus-per-task= gres= gres-flags= help:h hint= hold:H immediate:I=? input:i= interactive "
+    "job-name:J= jobid= kill-on-bad-exit:K=? label:l licenses:L= mail-type= mail-user= mcs-label= mem= mem-bind= "
+    "mem-per-cpu= mem-per-gpu= mincpus= mpi= msg-timeout= multi-prog network= nice=? no-allocate:Z no-kill:k=? "
+    "nodefile= nodelist:w= nodes:N= ntasks:n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= "
+    "ntasks-per-socket= open-mode= output:o= overcommit:O overlap oversubscribe:s partition:p= power= "
+    "preserve-env:E priority= profile= prolog= propagate=? pty=? qos:q= quiet:Q quit-on-interrupt reboot "
+    "relative:r= reservation= resv-ports=? send-libs=? signal= slurmd-debug= sockets-per-node= spread-job "
+    "switches= task-epilog= task-prolog= test-only thread-spec= threads:T= threads-per-core= time:t= time-min= "
+    "tmp= tres-per-task= unbuffered:u usage use-min-nodes verbose:v version:V wait:W= wckey= whole x11=?"
 )
+_INHERITED = {
+    "SLURM_OPEN_MODE": "open-mode",
+    "SLURM_EXPORT_ENV": "export",
+    "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
+    "SLURM_LABELIO": "label",
+}
 _UNSUPPORTED = ("multi-prog", "pty", "no-allocate")
 
 
 def run(context: Context, call: Call) -> Reply:
     """Create a step in the caller's job; the reply waits for its end."""
-    given = read_arguments("srun", call.arguments, OPTIONS, permute=False, code=255)
+    told = read_arguments("srun", call.arguments, OPTIONS, permute=False, code=255)
+    inherited = {option: call.variable(name) for name, option in _INHERITED.items() if call.variable(name)}
+    given = Arguments({**inherited, **told.values}, told.words)
     if "version" in given:
         return Reply(out=f"slurm-wlm {context.life.spec.slurm_version}\n")
     if not given.words:
@@ -46,8 +54,8 @@ def run(context: Context, call: Call) -> Reply:
     problem = NO_SUCH_JOB if job is None else "" if job.is_running and not job.completing else ALREADY_DONE
     if job is None or problem:
         raise CommandError(f"srun: error: Unable to create step for job {text}: {problem}\n")
-    names = _nodes(given, call, job)
-    tasks = _tasks(given, call, job, names)
+    names = _nodes(given, job)
+    tasks = _tasks(given, job, names)
     first_rank, places = 0, []
     for name, count in zip(names, tasks, strict=True):
         if count:
@@ -75,7 +83,7 @@ def _number(given: Arguments, name: str) -> int | None:
     return int(given.get(name))
 
 
-def _nodes(given: Arguments, call: Call, job: Job) -> list[str]:
+def _nodes(given: Arguments, job: Job) -> list[str]:
     """The nodes of the step, in the job's order: those named, or the first of the job's."""
     excluded = set(hostlist.expand(given.get("exclude")))
     names = [name for name in job.nodes if name not in excluded]
@@ -104,14 +112,12 @@ def _nodes(given: Arguments, call: Call, job: Job) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def _tasks(given: Arguments, call: Call, job: Job, names: list[str]) -> list[int]:
+def _tasks(given: Arguments, job: Job, names: list[str]) -> list[int]:
     """Tasks per node: what srun was told, else what the job was."""
     per_node = _number(given, "ntasks-per-node")
     total = _number(given, "ntasks")
     if per_node is None and total is None:
-        per_node = job.request.tasks_per_node if job.request.num_tasks is None else None
-        if per_node is None and "nodes" not in given:
-            total = sum(job.request.tasks_on(len(job.nodes)))
+        per_node, total = job.request.tasks_per_node, job.request.num_tasks
     if total is None:
         return [per_node or 1] * len(names)
     if total < len(names):
@@ -132,12 +138,12 @@ def _files(given: Arguments) -> StepIO:
         stdout=pattern("output"),
         stderr=pattern("error"),
         append=given.get("open-mode", "truncate").startswith("a"),
+        label="label" in given,
     )
 
 
 def _exported(given: Arguments, call: Call) -> list[str]:
-    wanted = given.get("export", "ALL")
-    words = [word for word in wanted.split(",") if word]
+    words = [word for word in given.get("export", "ALL").split(",") if word]
     if "ALL" in words:
         return [*call.environment, *(word for word in words if "=" in word)]
     fixed = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
