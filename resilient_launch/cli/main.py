@@ -8,7 +8,7 @@ import typer
 
 from resilient_launch import __version__
 from resilient_launch.cli import cancel, logs, status, submit, wait
-from resilient_launch.core.errors import EXIT_INTERRUPTED, RlaunchError
+from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
     name="rlaunch",
@@ -43,13 +43,18 @@ def main() -> None:
     """The entry point: no traceback for what a user can mend, and the exit codes that the README lists."""
     try:
         app()
-    except RlaunchError as error:
-        text = str(error)
-        typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader (head, say) has all it wanted; Python would complain again at exit.
         sys.stderr.close()
         sys.exit(0)
+    except RlaunchError as error:
+        text = str(error)
+        typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        # A full or vanished disk is the user's to mend, and needs no traceback.
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

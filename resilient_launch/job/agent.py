@@ -186,7 +186,9 @@ class NodeAgent:
                 self._on_group_started(*message.value)
             case "exits":
                 restart, exits = message.value
-                self._events.emit("group_end", flush=True, exits=exits, restart=restart)
+                # The pages outlive a killed worker, whose last events do not.
+                reached = max((page.step for page in self._pages), default=-1)
+                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached)
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":

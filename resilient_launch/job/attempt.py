@@ -139,9 +139,11 @@ def record_end(paths: RunPaths, record: AttemptRecord) -> None:
 
 
 def last_step(paths: RunPaths, number: int) -> int | None:
-    """The most completed steps that the first rank's events of an attempt show; None where it never stepped."""
-    files = paths.events.glob(f"a{number:04d}.r*.w00000.jsonl")
-    steps = [event["first"] + len(event["end_s"]) for event in read_events(files) if event["kind"] == "window"]
+    """The most completed steps that an attempt's events show; None where it never stepped."""
+    windows = read_events(paths.events.glob(f"a{number:04d}.r*.w00000.jsonl"))
+    ends = read_events(paths.events.glob(f"a{number:04d}.n*.jsonl"))
+    steps = [event["first"] + len(event["end_s"]) for event in windows if event["kind"] == "window"]
+    steps += [event["step"] for event in ends if event["kind"] == "group_end" and event.get("step", -1) >= 0]
     return max(steps, default=None)
 
 

@@ -97,6 +97,10 @@ class _Rendezvous(DynamicRendezvousHandler):
         return RendezvousInfo(info.store, info.rank, info.world_size, master)
 
 
+class _NoMoreGroups(Exception):  # noqa: N818
+    """Another worker group would start now, and must not."""
+
+
 class GangAgent(LocalElasticAgent):
     """The elastic agent of one node.
 
@@ -164,9 +168,12 @@ class GangAgent(LocalElasticAgent):
 
     def run_group(self) -> GroupResult:
         """Run worker groups until one succeeds or no restart is left. Blocks; raises what the rendezvous raises."""
-        result = self.run("worker")
+        try:
+            ok = not self.run("worker").is_failed()
+        except _NoMoreGroups:
+            ok = False
         exits = dict(self._first_exits)
-        return GroupResult(ok=not result.is_failed(), exits=exits, first_rank=next(iter(exits), None))
+        return GroupResult(ok=ok, exits=exits, first_rank=next(iter(exits), None))
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # torch counts restarts on each node by itself, and only those of its own workers: agree on one number instead.
@@ -186,24 +193,22 @@ class GangAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._note_exits(worker_group)
         if self._first_exits:
-            if self._no_more_restarts:
-                self._remaining_restarts = 0
             self.kill_workers()
-            self._on_exit(self._restart, self._first_exits)
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.SUCCEEDED:
             # What a script left behind (busy data loaders among it) must not hold the node.
             self.kill_workers()
             self._on_exit(self._restart, {worker.global_rank: 0 for worker in worker_group.workers})
-        elif result.state is WorkerState.HEALTHY and self._no_more_restarts and self._is_peer_restarting(worker_group):
-            return RunResult(state=WorkerState.UNHEALTHY)
+        elif result.state is WorkerState.FAILED:
+            self._note_exits(worker_group)
+            self._on_exit(self._restart, self._first_exits)
         return result
 
-    def _is_peer_restarting(self, worker_group: WorkerGroup) -> bool:
-        if worker_group.spec.rdzv_handler.num_nodes_waiting() == 0:
-            return False
-        self._remaining_restarts = 0
-        return True
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        # Here, and not where the end is asked for: workers may fail, or peers rejoin, at any moment around that.
+        if self._no_more_restarts:
+            raise _NoMoreGroups
+        super()._restart_workers(worker_group)
 
     def _note_exits(self, worker_group: WorkerGroup) -> None:
         """Remember which ranks failed before anything was killed for it."""

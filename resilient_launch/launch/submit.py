@@ -83,11 +83,19 @@ def _filesystem(path: Path) -> str:
 
 
 def _make_directory(paths: RunPaths) -> bool:
-    paths.directory.parent.mkdir(parents=True, exist_ok=True)
+    """Make the run's directory; whether it is new. Raises UsageError where the file system says no."""
+    root = paths.directory.parent
     try:
+        root.mkdir(parents=True, exist_ok=True)
         paths.directory.mkdir()
     except FileExistsError:
         return False
+    except OSError as error:
+        raise UsageError(
+            f"run directory {str(root)!r}",
+            why=f"cannot be made: {error.strerror}",
+            hint="--root DIR or RLAUNCH_ROOT with a directory on shared storage",
+        ) from error
     return True
 
 

@@ -35,7 +35,7 @@ import torch.distributed as dist
 import resilient_launch as rl
 
 options = argparse.ArgumentParser()
-options.add_argument("--steps", type=int, default=400)
+options.add_argument("--steps", type=int, default=250)
 options.add_argument("--step-s", type=float, default=0.01)
 options.add_argument("--run-dir")
 options.add_argument("--every-steps", type=int)

@@ -191,9 +191,6 @@ def load(directory: Path, lineage: Lineage, round_: Round, read: Callable[[OpenC
     """
     try:
         return _load(directory, lineage, round_, read)
-    except CheckpointError as error:
-        round_.fail(error)
-        raise
     except BaseException as error:
         round_.fail(error)
         raise
