@@ -29,6 +29,7 @@ from resilient_launch.job.attempt import Attempt
 from resilient_launch.job.context import Allocation
 from resilient_launch.job.elastic import GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.turns import turns_for
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -81,6 +82,7 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
+        self._turns = turns_for(config, paths, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
         self._pages: list[Page] = []
         self._reached = -1
@@ -146,6 +148,7 @@ class NodeAgent:
         finally:
             self._end_agreement()
             self._elastic.kill_workers()
+            self._turns.close()
         return self._report(result)
 
     def emit_end(self, cause: Cause, step: int | None) -> None:
@@ -282,6 +285,7 @@ class NodeAgent:
             on_lost=lambda: self._tell("lost"),
         ).start()
         if self._allocation.is_first:
+            self._turns.group_started(pages)
             Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
         if self.notice is not None:
             for page in pages:
@@ -309,19 +313,28 @@ class NodeAgent:
                 return self._force("the deadline came before every rank had left")
             if not self._stop_agreed and now - self._asked_at > RETRY_AGREEMENT_S:
                 self._ask_to_stop()
-        elif self._allocation.is_first and self._save_is_due(now):
+        elif self._allocation.is_first and self._may_ask(now):
             self._asked_save_at = now
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.TIME))
+            by_steps = self._config.checkpoint.every.steps is not None
+            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
         if not self._forced and self.store.check(["abort"]):
             return self._force("another node's agent gave up")
         return None
 
-    def _save_is_due(self, now: float) -> bool:
-        every_s = self._config.checkpoint.every.seconds
-        if every_s is None or not self._pages or min(page.step for page in self._pages) < 0:
+    def _may_ask(self, now: float) -> bool:
+        every, pages = self._config.checkpoint.every, self._pages
+        if not pages or min(page.step for page in pages) < 0:
             return False
-        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in self._pages))
-        return now - last >= every_s
+        if every.seconds is not None:
+            last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in pages))
+            age_s, period_s = now - last, every.seconds
+        elif every.steps is not None and self._config.stagger.group is not None:
+            step_s = max(page.step_s for page in pages)
+            saved = max(max(page.saved_step, page.resume_step) for page in pages)
+            age_s, period_s = (min(page.step for page in pages) - saved) * step_s, every.steps * step_s
+        else:
+            return False
+        return self._turns.may_ask(now, is_due=age_s >= period_s > 0, age_s=age_s, period_s=period_s, pages=pages)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""

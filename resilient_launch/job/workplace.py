@@ -242,7 +242,12 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     signals.guard_forked_children()
     atexit.register(_kill_children)
     page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
-    return Workplace(directory, page, load(RunPaths(directory).config, frozen=True).checkpoint)
+    loaded = load(RunPaths(directory).config, frozen=True)
+    workplace = Workplace(directory, page, loaded.checkpoint)
+    if loaded.stagger.group is not None:
+        # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
+        workplace.every_steps = None
+    return workplace
 
 
 def _kill_children() -> None:

@@ -1,8 +1,9 @@
 """Taking turns at shared storage: who goes first, who may go early, how often each should come, how many at once.
 
-The model is the one of cooperative checkpointing (Herault et al., 2018): a job of weight ``q`` (its nodes or GPUs), with
-mean time between failures ``M`` and undisturbed write time ``C``, loses q·(age + C)/M on average for each second that
-its save comes late, and a turn costs everybody else ``C`` seconds of storage. Values in, values out: no clock, no I/O.
+The model is the one of cooperative checkpointing (Herault et al., 2018): a job of weight ``q`` (its nodes or GPUs),
+with mean time between failures ``M`` and undisturbed write time ``C``, loses q·(age + C)/M on average for each second
+that its save comes late, and a turn costs everybody else ``C`` seconds of storage. Values in, values out: no clock, no
+I/O.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ EARLIEST_SHARE = 0.8
 """No job saves before this share of its period is over, however idle the storage."""
 STORAGE_SHARE = 1.0
 """The share of storage time that jointly optimal periods may fill with saves."""
-POLL_MIN_S = 0.8
-POLL_MAX_S = 10.0
+HEAD_POLL_S = (1.0, 5.0)
+"""Within which bounds the head of a queue looks again."""
+MAX_POLL_S = 30.0
 MIN_GAIN = 1.1
 """One writer more must raise the bandwidth of all together by this factor to be worth its interference."""
 MIN_SAMPLES = 3
@@ -181,9 +183,14 @@ def expected_wait_s(position: int, hold_s: float, writers: int) -> float:
 
 
 def poll_delay_s(position: int, hold_s: float, writers: int, jitter: float) -> float:
-    """When to look again: a small part of the expected wait, within bounds, ±20 % by ``jitter``, from 0 to 1.
+    """When to look again, ±20 % by ``jitter``, a number from 0 to 1.
 
-    The lower bound grows with the position, so that a long queue costs the directory a bounded number of listings.
+    The head looks often, so that storage is not idle for long. Whoever is behind looks when half of its way to the head
+    should be done: the number of listings then grows with the logarithm of the queue's length alone.
     """
-    delay_s = max(POLL_MIN_S * (position + 1), expected_wait_s(position, hold_s, writers) / 20)
-    return min(delay_s, POLL_MAX_S) * (0.8 + 0.4 * jitter)
+    turn_s = hold_s / max(writers, 1)
+    if position == 0:
+        delay_s = min(max(turn_s / 20, HEAD_POLL_S[0]), HEAD_POLL_S[1])
+    else:
+        delay_s = min(max(position * turn_s / 2, HEAD_POLL_S[0] * (position + 1)), MAX_POLL_S)
+    return delay_s * (0.8 + 0.4 * jitter)
