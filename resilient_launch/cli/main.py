@@ -7,7 +7,7 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, status, submit, wait
+from resilient_launch.cli import cancel, logs, stagger, status, submit, wait
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.add_typer(stagger.app, name="stagger")
 
 
 def _print_version(value: bool) -> None:

@@ -330,7 +330,7 @@ class NodeAgent:
             age_s, period_s = now - last, every.seconds
         elif every.steps is not None and self._config.stagger.group is not None:
             step_s = max(page.step_s for page in pages)
-            saved = max(max(page.saved_step, page.resume_step) for page in pages)
+            saved = max(0, *(page.saved_step for page in pages), *(page.resume_step for page in pages))
             age_s, period_s = (min(page.step for page in pages) - saved) * step_s, every.steps * step_s
         else:
             return False

@@ -31,6 +31,8 @@ NEWEST_WEIGHT = 0.3
 """Weight of the newest write in the running mean of their durations."""
 GRACE_S = 60.0
 """How much longer than its own time limit a save may keep its turn."""
+BEGIN_TIMEOUT_S = 120.0
+"""How long the ranks may take to agree on a step and to get there; ten steps, where those are longer."""
 FAILURES_PER_1000_NODE_DAYS = 6.5
 """Of one large research cluster (Kokolis et al., 2024): what is believed of nodes that nothing else is known of."""
 log = logging.getLogger("rlaunch.agent")
@@ -94,6 +96,7 @@ class SharedTurns:
         self._turn: Turn | None = None
         self._restore: Turn | None = None
         self._since = 0.0
+        self._due_at = 0.0
         self._write_began = 0.0
         self._write_s: float | None = None
         self._period_s = 0.0
@@ -115,7 +118,7 @@ class SharedTurns:
             case _Stage.IDLE:
                 return self._apply_if_due(now, is_due, age_s, period_s)
             case _Stage.WAITING:
-                return self._wait(now, is_due, age_s, period_s)
+                return self._wait(now, is_due, pages)
             case _Stage.SAVING:
                 self._watch(now, pages)
         return False
@@ -133,7 +136,7 @@ class SharedTurns:
         is_due = is_due and (age_s < period_s or age_s >= stretched_s)
         if not (is_due or stagger.is_due(age_s, stretched_s, self._early_share())):
             return False
-        self._since, self._period_s = now, stretched_s
+        self._since, self._due_at, self._period_s = now, 0.0, stretched_s
         if self._turn is not None and self._turn.is_alive():
             # The directory hangs, and the last turn's thread with it: no second one is sent after it.
             return self._go(now, "without a turn: the group's directory does not answer") if is_due else False
@@ -141,20 +144,21 @@ class SharedTurns:
         self._stage = _Stage.WAITING
         return False
 
-    def _wait(self, now: float, is_due: bool, age_s: float, period_s: float) -> bool:
+    def _wait(self, now: float, is_due: bool, pages: Sequence[Page]) -> bool:
         turn = self._turn
         assert turn is not None
-        if age_s < now - self._since:
+        if max((page.saved_mono for page in pages), default=0.0) > self._since:
             # Saved meanwhile for another reason.
             self._end_turn()
             return False
-        waited_s = now - self._since
         if turn.granted.is_set():
             view = turn.view
             writers = f"writer {turn.num_beside} of {view.writers}" if view else "writing"
-            return self._go(now, f"its turn came after {waited_s:.1f} s: {writers}")
-        overdue_s = age_s - max(self._period_s, age_s - waited_s)
-        if is_due and overdue_s >= self._config.max_wait_s:
+            return self._go(now, f"its turn came after {now - self._since:.1f} s: {writers}")
+        if not is_due:
+            return False
+        self._due_at = self._due_at or now
+        if now - self._due_at >= self._config.max_wait_s:
             problem = turn.problem or "others were ahead"
             return self._go(now, f"no turn came within {self._config.max_wait_s:.0f} s ({problem})")
         return False
@@ -171,7 +175,11 @@ class SharedTurns:
             self._write_began = now
         if min((page.saved_mono for page in pages), default=0.0) > self._since:
             self._on_durable(max(page.saved_mono for page in pages), max(page.saved_step for page in pages))
-        elif (self._write_began and not is_writing) or now - self._since > self._save_timeout_s + GRACE_S:
+        elif self._write_began:
+            if not is_writing or now - self._write_began > self._save_timeout_s + GRACE_S:
+                self._end_turn()
+        elif now - self._since > max(BEGIN_TIMEOUT_S, 10 * max(page.step_s for page in pages)):
+            # The ranks could not agree; the save will be due again.
             self._end_turn()
 
     def _on_durable(self, saved_mono: float, step: int) -> None:

@@ -91,9 +91,10 @@ class OwnTicket:
         return self._group.directory / tickets.ticket_name(place, self.id)
 
     def _is_next(self, view: View) -> bool:
-        # A listing may be too old to show one's own ticket; then one is not the first to have come.
-        first = view.waiters[0].ticket.want.id if view.waiters else None
-        return first == self.id and len(view.holders) < view.writers
+        """Whether a slot is left when everybody ahead has taken one."""
+        ids = [entry.ticket.want.id for entry in view.waiters]
+        # A listing may be too old to show one's own ticket; then nobody can tell who is ahead.
+        return self.id in ids and ids.index(self.id) < view.writers - len(view.holders)
 
     def _move(self, place: Place) -> None:
         directory = self._group.directory

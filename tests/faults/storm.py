@@ -213,7 +213,7 @@ def _check(
     most = max((sum(other.began <= hold.began < other.ended for other in holds) for hold in holds), default=0)
     if most > writers:
         problems.append(f"{most} writers at once where {writers} may")
-    inversions = [hold for hold in holds if _is_inversion(hold, waits, unserved, frozen)]
+    inversions = [hold for hold in holds if _is_inversion(hold, holds, writers, [*waits, *unserved], frozen)]
     share = len(inversions) / max(len(holds), 1)
     if share > MAX_INVERSIONS:
         problems.append(f"{len(inversions)} of {len(holds)} turns went to somebody else's")
@@ -265,20 +265,23 @@ def _rank(span: _Span, at: float) -> Any:
     return stagger.rank(want, span.wall + at - span.began)[:2]
 
 
-def _is_inversion(hold: _Span, waits: list[_Span], unserved: list[_Span], frozen: dict[int, list[_Span]]) -> bool:
-    mine = next((span for span in waits if span.pid == hold.pid and span.ended == hold.began), None)
+def _is_inversion(
+    hold: _Span, holds: list[_Span], writers: int, waits: list[_Span], frozen: dict[int, list[_Span]]
+) -> bool:
+    """Whether a turn was taken although no slot was left for somebody who was ahead and awake."""
+    at = hold.began
+    mine = next((span for span in waits if span.pid == hold.pid and span.ended == at), None)
     if mine is None:
         return False
-    at = hold.began
     ahead = [
         span
-        for span in (*waits, *unserved)
-        if span.began + VISIBLE_S < at < span.ended - VISIBLE_S and _rank(span, at) < _rank(mine, at)
+        for span in waits
+        if span.began + VISIBLE_S < at < span.ended - VISIBLE_S
+        and _rank(span, at) < _rank(mine, at)
+        and not any(freeze.began < at and freeze.ended > at - groups.PATIENCE_S for freeze in frozen[span.pid])
     ]
-    return any(
-        not any(freeze.began < at and freeze.ended > at - groups.PATIENCE_S for freeze in frozen[span.pid])
-        for span in ahead
-    )
+    num_free = writers - sum(other.began <= at < other.ended for other in holds)
+    return len(ahead) > num_free
 
 
 def _struck(kills: list[tuple[float, int]], freezes: list[_Span], holds: list[_Span]) -> Iterator[tuple[float, int]]:
