@@ -131,6 +131,9 @@ class SharedTurns:
     # The stages of one save.
 
     def _apply_if_due(self, now: float, is_due: bool, age_s: float, period_s: float) -> bool:
+        if period_s <= 0:
+            # No step is done yet, so that nobody knows how long a number of steps takes.
+            return False
         stretched_s = self._stretched_s(period_s)
         # What is due before its plain period is over has a deadline of its own, which no group moves.
         is_due = is_due and (age_s < period_s or age_s >= stretched_s)

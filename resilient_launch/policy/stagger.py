@@ -21,7 +21,7 @@ STORAGE_SHARE = 1.0
 """The share of storage time that jointly optimal periods may fill with saves."""
 HEAD_POLL_S = (1.0, 5.0)
 """Within which bounds the head of a queue looks again."""
-MAX_POLL_S = 30.0
+MAX_POLL_S = 15.0
 MIN_GAIN = 1.1
 """One writer more must raise the bandwidth of all together by this factor to be worth its interference."""
 MIN_SAMPLES = 3

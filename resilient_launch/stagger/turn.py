@@ -99,7 +99,9 @@ class Turn(threading.Thread):
         if is_taken:
             self._grant()
             return HEARTBEAT_S
-        delay_s = stagger.poll_delay_s(view.position(ticket.id), view.hold_s, view.writers, random.random())
+        # Measured turns alone: what a first ticket says of its own may be far off.
+        hold_s = stagger.mean_hold_s(view.samples)
+        delay_s = stagger.poll_delay_s(view.position(ticket.id), hold_s, view.writers, random.random())
         while delay_s > HEARTBEAT_S and not self._wake.wait(HEARTBEAT_S):
             delay_s -= HEARTBEAT_S
             ticket.touch()
