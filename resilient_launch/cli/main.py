@@ -19,6 +19,7 @@ from resilient_launch.cli import (
     report,
     requeue,
     simulate,
+    stagger,
     status,
     stop,
     submit,
@@ -50,6 +51,7 @@ app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)
 app.command("doctor")(doctor.doctor)
+app.add_typer(stagger.app, name="stagger")
 
 
 def _print_version(value: bool) -> None:

@@ -20,6 +20,7 @@ from resilient_launch.config.schema import (
     HealthConfig,
     LaunchConfig,
     RestartConfig,
+    StaggerConfig,
 )
 
 _DURATION = {"type": ["string", "integer"], "examples": ["90s", "10m", "2h30m", "12:30:00"]}
@@ -44,6 +45,7 @@ def json_schema() -> dict[str, Any]:
     parts = schema["properties"]
     for key, section, cls in (
         ("checkpoint", sections.CHECKPOINT, CheckpointConfig),
+        ("stagger", sections.STAGGER, StaggerConfig),
         ("restart", sections.RESTART, RestartConfig),
         ("hang", sections.HANG, HangConfig),
         ("health", sections.HEALTH, HealthConfig),

@@ -52,6 +52,18 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StaggerConfig:
+    """How runs that share storage take turns at saving."""
+
+    group: Path | None = None
+    """Directory on shared storage that the runs of a group have in common; None for no group."""
+    writers: int | None = None
+    """How many may save at once; None adapts it to the bandwidth seen."""
+    max_wait_s: float = 1800.0
+    """How long a save that is due waits for its turn before it is made all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestartConfig:
     """How often the run is started again before it stops for good; progress refills each budget."""
 
@@ -217,6 +229,8 @@ class LaunchConfig:
 
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When checkpoints are made and kept."""
+    stagger: StaggerConfig = StaggerConfig()
+    """How the run takes turns with others at saving."""
     restart: RestartConfig = RestartConfig()
     """How often the run is started again."""
     hang: HangConfig = HangConfig()

@@ -11,10 +11,19 @@ from resilient_launch.config import values as v
 from resilient_launch.config.cursor import Cursor, Field, Fields, check_text, read_fields, write_fields
 from resilient_launch.config.faults import read_faults, write_faults
 from resilient_launch.config.reserved import environment, sbatch_options
-from resilient_launch.config.schema import CheckpointConfig, CodeConfig, HangConfig, HealthConfig, RestartConfig
+from resilient_launch.config.schema import (
+    CheckpointConfig,
+    CodeConfig,
+    HangConfig,
+    HealthConfig,
+    RestartConfig,
+    StaggerConfig,
+)
+from resilient_launch.config.yamlpos import Scalar
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.ids import check_run_name
 from resilient_launch.core.units import format_duration
+from resilient_launch.policy.stagger import MAX_WRITERS
 
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
@@ -51,6 +60,16 @@ def _workdir(cursor: Cursor) -> str:
     elif not text.strip():
         raise UsageError("empty text", why="must be a directory", hint="leave the key out")
     return v.check_path(text)
+
+
+def _directory(cursor: Cursor) -> Path:
+    return Path(_path(cursor))
+
+
+def _writers(cursor: Cursor) -> int | None:
+    if isinstance(cursor.node, Scalar) and cursor.node.text == "auto":
+        return None
+    return int(v.integer(1, MAX_WRITERS)(cursor))
 
 
 def _pattern(cursor: Cursor) -> str:
@@ -114,6 +133,11 @@ CHECKPOINT: Fields = {
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
 }
+STAGGER: Fields = {
+    "group": Field("group", _directory, str),
+    "writers": Field("writers", _writers),
+    "max_wait": Field("max_wait_s", v.duration(0), format_duration),
+}
 RESTART: Fields = {
     "max_worker_restarts": Field("max_worker_restarts", v.integer(0)),
     "max_crashes": Field("max_crashes", v.integer(0)),
@@ -163,6 +187,7 @@ TOP: Fields = {
     "qos": Field("qos", v.word),
     "sbatch": Field("sbatch", sbatch_options, _mapping),
     "checkpoint": _section("checkpoint", CheckpointConfig, CHECKPOINT),
+    "stagger": _section("stagger", StaggerConfig, STAGGER),
     "restart": _section("restart", RestartConfig, RESTART),
     "hang": _section("hang", HangConfig, HANG),
     "health": _section("health", HealthConfig, HEALTH),
@@ -175,6 +200,7 @@ TOP: Fields = {
 
 ELSEWHERE = {
     **{key: f"checkpoint.{key}" for key in CHECKPOINT},
+    **{key: f"stagger.{key}" for key in STAGGER},
     **{key: f"restart.{key}" for key in RESTART},
     **{key: f"code.{key}" for key in CODE},
     "cpus": "cpus_per_worker",

@@ -292,6 +292,9 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     launched = load(RunPaths(directory).config, frozen=True)
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
+    if launched.stagger.group is not None:
+        # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
+        found.every_steps = None
     return found
 
 
