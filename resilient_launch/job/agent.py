@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
+from resilient_launch.job.auto_interval import save_clock
 from resilient_launch.job.context import Allocation, own_address_towards
 from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
@@ -32,6 +34,8 @@ from resilient_launch.job.failures import NodeFailures, NodeReport
 from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
+from resilient_launch.job.turns import turns_for
+from resilient_launch.job.watch import NodeWatch
 from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
@@ -87,6 +91,8 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
+        self._clock = save_clock(config, paths, attempt, allocation, partial(self._events.emit, flush=True))
+        self._turns = turns_for(config, paths, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
         self._pages: list[Page] = []
         self._reached = -1
@@ -105,6 +111,8 @@ class NodeAgent:
         self._forced = False
         logs = paths.attempt_logs(attempt.number)
         logs.mkdir(parents=True, exist_ok=True)
+        self._watch = NodeWatch(config, allocation, log_dir=logs, page_dir=self._page_dir, tell=self._tell)
+        self._watch.set_environment()
         self._elastic = GangAgent(
             GroupSpec(
                 argv=argv,
@@ -148,8 +156,10 @@ class NodeAgent:
             )
             threading.Thread(target=self._read_forwarded, name="rlaunch-forwarded", daemon=True).start()
             ControlWatch(self._paths, self._attempt.number, lambda request: self._tell("control", request)).start()
-        threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
-        result: GroupResult | None = None
+        unfit = self._watch.check_node(self._connect, self._paths.directory)
+        result = self._force(unfit) if unfit else None
+        if result is None:
+            threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
         try:
             while result is None:
                 with contextlib.suppress(queue.Empty):
@@ -157,8 +167,10 @@ class NodeAgent:
                 if result is None:
                     result = self._tick()
         finally:
+            self._watch.end_group()
             self._end_agreement()
             self._elastic.kill_workers()
+            self._turns.close()
         return self._report(result)
 
     def settled_notice(self) -> Notice | None:
@@ -215,13 +227,26 @@ class NodeAgent:
                 restart, exits = message.value
                 # The pages outlive a killed worker, whose last events do not.
                 reached = max((page.step for page in self._pages), default=-1)
-                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached)
+                more = self._watch.explain_exits(exits)
+                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached, **more)
             case "control":
                 self._on_control(message.value)
             case "agreed":
                 self._on_agreed(message.value)
             case "hopeless":
                 self._on_hopeless(message.value)
+            case "event":
+                kind, fields = message.value
+                self._events.emit(kind, flush=True, **fields)
+            case "hang":
+                restart, blame = message.value
+                log.error("hang: %s: ending the worker group", blame.why)
+                self._watch.blame_hang(blame)
+                self._elastic.kill_workers(of_restart=restart)
+            case "lost_nodes":
+                return self._force(
+                    f"no answer from {', '.join(self._allocation.nodes[node] for node in message.value)}"
+                )
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
@@ -317,9 +342,9 @@ class NodeAgent:
         """Called by the elastic agent before a group starts: make its pages."""
         os.environ["RLAUNCH_RESTART"] = str(restart)
         pages = [Page.create(self._page_dir / f"r{restart}.{local}") for local in range(len(ranks))]
-        self._tell("group", (restart, pages))
+        self._tell("group", (restart, ranks, pages))
 
-    def _on_group_started(self, restart: int, pages: list[Page]) -> None:
+    def _on_group_started(self, restart: int, ranks: Sequence[int], pages: list[Page]) -> None:
         self._end_agreement()
         self._reached = max([self._reached, *(page.step for page in self._pages)])
         self._pages = pages
@@ -335,7 +360,10 @@ class NodeAgent:
             on_lost=lambda: self._tell("lost"),
         ).start()
         if self._allocation.is_first:
+            self._clock.group_started()
+            self._turns.group_started(pages)
             Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
+        self._watch.begin_group(self._group_store(), restart, ranks, pages)
         if self.notice is not None:
             for page in pages:
                 page.set_notice(self.notice)
@@ -388,9 +416,10 @@ class NodeAgent:
                 return self._force("the deadline came before every rank had left")
             if not self._stop_agreed and now - self._asked_at > RETRY_AGREEMENT_S:
                 self._ask_to_stop()
-        elif self._allocation.is_first and self._save_is_due(now):
+        elif self._allocation.is_first and self._may_ask(now):
             self._asked_save_at = now
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.TIME))
+            by_steps = self._config.checkpoint.every.steps is not None
+            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
         if self._allocation.is_first and self._pages:
             self._publish(now)
         if notice is None and self._asked_saves.is_due(now):
@@ -407,12 +436,14 @@ class NodeAgent:
         saved_at = time.time() - (now - newest.saved_mono) if newest.saved_mono else self._attempt.claimed_at
         self._publisher.offer(step=max(newest.saved_step, 0), saved_at=saved_at)
 
-    def _save_is_due(self, now: float) -> bool:
-        every_s = self._config.checkpoint.every.seconds
-        if every_s is None or not self._pages or min(page.step for page in self._pages) < 0:
+    def _may_ask(self, now: float) -> bool:
+        pages = self._pages
+        if not pages or min(page.step for page in pages) < 0:
             return False
-        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in self._pages))
-        return now - last >= every_s
+        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in pages))
+        is_due = self._clock.is_due(now, last, pages)
+        period_s = self._clock.period_s(pages)
+        return self._turns.may_ask(now, is_due=is_due, age_s=now - last, period_s=period_s, pages=pages)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""
@@ -430,12 +461,15 @@ class NodeAgent:
         # A script may end before the agreed step, or never attach: with no rank told to stop, a clean exit is the end.
         all_finished = outcomes == {Outcome.FINISHED} or not (self._stop_agreed or Outcome.STOPPED in outcomes)
         reached = max([self._reached, *(page.step for page in self._pages)])
+        diagnosis = None if result.ok else self._watch.diagnosis
         return self._failures(result.exits).report(
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
             num_ranks=self._config.workers_per_node,
             error=result.error,
+            blame=diagnosis.cause if diagnosis else None,
+            blame_why=diagnosis.why if diagnosis else "",
         )
 
 

@@ -164,10 +164,11 @@ class GangAgent(LocalElasticAgent):
         """Start no further worker group, whatever happens to this one."""
         self._no_more_restarts = True
 
-    def kill_workers(self) -> None:
-        """End the worker group now. Safe from any thread."""
+    def kill_workers(self, *, of_restart: int | None = None) -> None:
+        """End the worker group now, or only if it is still that of ``of_restart``. Safe from any thread."""
+        # In this order: a newer group takes its number before it has processes.
         context = self._pcontext
-        if context is not None:
+        if context is not None and of_restart in (None, self._restart):
             processes.kill(list(context.pids().values()))
 
     def run_group(self) -> GroupResult:

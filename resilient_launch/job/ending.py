@@ -213,7 +213,8 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
         with contextlib.suppress(ConnectionError):
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
-                reports.append(NodeReport(**word))
+                blame = Cause(word["blame"]) if word.get("blame") else None
+                reports.append(NodeReport(**{**word, "blame": blame}))
     return reports
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from resilient_launch.checkpoint.store import published
 from resilient_launch.config.schema import LaunchConfig
+from resilient_launch.core.causes import Cause
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.lives import read_lives
@@ -27,7 +28,8 @@ class NodeReport:
     """How one node's part of an attempt ended. Steps are counts of completed ones.
 
     ``first_rank`` failed first on this node, at ``failed_at``; ``error`` is what it had to say, ``may_be_machine``
-    whether the node can be at fault, ``user_error`` why it would come back for certain.
+    whether the node can be at fault, ``user_error`` why it would come back for certain. ``blame`` is the cause where
+    the node's agent knows more than that its workers failed.
     """
 
     node: str
@@ -40,6 +42,7 @@ class NodeReport:
     may_be_machine: bool = False
     user_error: str = ""
     every_rank_failed: bool = False
+    blame: Cause | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +87,20 @@ class NodeFailures:
         return f"rank {first.rank} on {self.node} {end}\n{self.texts[first.rank]}".rstrip()
 
     def report(
-        self, *, finished: bool, end_step: int | None, saved_step: int | None, num_ranks: int, error: str
+        self,
+        *,
+        finished: bool,
+        end_step: int | None,
+        saved_step: int | None,
+        num_ranks: int,
+        error: str,
+        blame: Cause | None,
+        blame_why: str,
     ) -> NodeReport:
-        """The node's report, with what these failures add to it; ``error`` is for a node where no rank failed."""
+        """The node's report, with what these failures add to it.
+
+        ``error`` is for a node where no rank failed; ``blame`` and ``blame_why`` are what its agent knows better.
+        """
         first = self.first
         return NodeReport(
             node=self.node,
@@ -94,11 +108,12 @@ class NodeFailures:
             end_step=end_step,
             saved_step=saved_step,
             first_rank=first.rank if first else None,
-            error=self.explain() if first else error,
+            error=blame_why or (self.explain() if first else error),
             failed_at=first.at if first else None,
             may_be_machine=first is not None and cause_policy.may_be_machine(first),
             user_error=self.user_error(num_ranks),
             every_rank_failed=len(self.ranks) == num_ranks,
+            blame=blame,
         )
 
     def user_error(self, num_ranks: int) -> str:

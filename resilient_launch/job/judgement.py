@@ -51,6 +51,7 @@ def judge(
         finished=[each.finished for each in reports],
         num_missing=len(missing),
         notice=notice.cause if notice else None,
+        blamed=[each.blame for each in reports if each.blame is not None],
     )
     # The failure that came first, whichever node reported first.
     failed = min(
@@ -58,6 +59,7 @@ def judge(
         key=lambda each: (each.may_be_machine, each.failed_at or 0.0),
         default=None,
     )
+    explained = next((each for each in reports if each.blame is cause), failed if cause is Cause.CRASH else None)
     steps = [each.end_step for each in reports if each.end_step is not None]
     saves = [each.saved_step for each in reports if each.saved_step is not None]
     end = AttemptEnd(cause=cause, end_step=max(steps, default=None), saved_step=max(saves, default=None))
@@ -87,7 +89,7 @@ def judge(
             action=decision.action,
             why=decision.why,
             first_rank=failed.first_rank if failed else None,
-            error=failed.error if failed and cause is Cause.CRASH else "",
+            error=explained.error if explained else "",
             suspects=missing if cause is Cause.NODE_FAILURE else (),
             possible_suspect=failed.node if failed and failed.may_be_machine and cause is Cause.CRASH else "",
             not_before=now + wait_s if wait_s else 0.0,

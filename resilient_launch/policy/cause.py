@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from resilient_launch.core.causes import Cause
@@ -20,17 +20,26 @@ _OF_STATE = {
 }
 
 
-def of_reports(*, finished: Sequence[bool], num_missing: int, notice: Cause | None) -> Cause:
+_BLAMES = (Cause.NODE_FAILURE, Cause.OUT_OF_MEMORY, Cause.HANG)
+"""What a node's agent may know of its workers' end, the cause of the others' ends first."""
+
+
+def of_reports(
+    *, finished: Sequence[bool], num_missing: int, notice: Cause | None, blamed: Collection[Cause] = ()
+) -> Cause:
     """The cause of an attempt, from ``finished`` of every node that reported and ``num_missing`` that did not.
 
     Work that is done is done, whatever was announced meanwhile; after a notice, how the workers ended no longer
-    matters; a node that says nothing is a node that failed; what is left is a crash.
+    matters, unless it had no cause of its own, as Slurm's signals to what is left of a job whose node was lost; a node
+    that says nothing is a node that failed; then counts what the agents know (``blamed``); what is left is a crash.
     """
     if finished and all(finished) and not num_missing:
         return Cause.FINISHED
-    if notice is not None:
+    if notice is not None and not (notice is Cause.YIELDED and num_missing):
         return notice
-    return Cause.NODE_FAILURE if num_missing else Cause.CRASH
+    if num_missing:
+        return Cause.NODE_FAILURE
+    return next((cause for cause in _BLAMES if cause in blamed), Cause.CRASH)
 
 
 def of_silence(*, state: str | None, notice: Cause | None) -> Cause:
