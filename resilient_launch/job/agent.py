@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.2
 RETRY_AGREEMENT_S = 3.0
+SETTLE_TIMEOUT_S = 8.0
 log = logging.getLogger("rlaunch.agent")
 
 
@@ -90,6 +91,7 @@ class NodeAgent:
         self._asked_save_at = float("-inf")
         self.notice: Notice | None = None
         """The notice that stands."""
+        self._num_unexplained = 0
         self._stop_agreed = False
         self._forced = False
         logs = paths.attempt_logs(attempt.number)
@@ -148,6 +150,19 @@ class NodeAgent:
             self._elastic.kill_workers()
         return self._report(result)
 
+    def settled_notice(self) -> Notice | None:
+        """The notice that stands once every signal that was heard is understood.
+
+        A worker may die of the very signal that brings the notice, and its end be known first.
+        """
+        patience = time.monotonic() + SETTLE_TIMEOUT_S
+        while self._num_unexplained or not self._inbox.empty():
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._inbox.get(timeout=max(patience - time.monotonic(), 0.01)))
+            if time.monotonic() > patience:
+                break
+        return self.notice
+
     def emit_end(self, cause: Cause, step: int | None) -> None:
         """The attempt's last event."""
         self._events.emit("end", flush=True, cause=cause, step=step)
@@ -200,6 +215,8 @@ class NodeAgent:
     def _on_signal(self, name: str, node: str | None) -> None:
         """``node`` is where it arrived; None for this one."""
         log.info("%s reached %s", name, node or self._allocation.node)
+        # Whatever it means, this attempt ends; a worker that died of it too must not come back meanwhile.
+        self._elastic.end_with_this_group()
         if not self._allocation.is_first:
             try:
                 number = self.store.add("signal/count", 1)
@@ -207,6 +224,7 @@ class NodeAgent:
             except (RuntimeError, ConnectionError):
                 self._tell("lost")
             return
+        self._num_unexplained += 1
         threading.Thread(
             target=lambda: self._tell("notice", self._classify(name)), name="rlaunch-classify", daemon=True
         ).start()
@@ -221,6 +239,7 @@ class NodeAgent:
                 self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def _on_notice(self, notice: Notice) -> None:
+        self._num_unexplained -= 1
         standing = self.notice
         if standing is not None and not _replaces(notice, standing):
             return

@@ -126,14 +126,19 @@ def conclude(
     allocation: Allocation,
     attempt: Attempt,
     report: NodeReport,
-    notice: Notice | None,
+    standing_notice: Callable[[], Notice | None],
     max_failures: int,
 ) -> Conclusion:
-    """On the first node: gather the reports, decide, write it down, requeue, and tell the others."""
+    """On the first node: gather the reports, decide, write it down, requeue, and tell the others.
+
+    ``standing_notice`` is asked again once all nodes have reported: another node's signal may have come meanwhile.
+    """
     deadline = time.time() + REPORTS_TIMEOUT_S
+    notice = standing_notice()
     if notice is not None and notice.deadline is not None:
         deadline = min(deadline, notice.deadline - reserve_s(notice) / 2)
     reports = [report, *_gather(store, range(1, allocation.num_nodes), deadline)]
+    notice = standing_notice()
     missing = allocation.num_nodes - len(reports)
     cause = cause_policy.of_reports(
         finished=[each.finished for each in reports],

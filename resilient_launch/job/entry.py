@@ -111,7 +111,7 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
         allocation=allocation,
         attempt=attempt,
         report=report,
-        notice=agent.notice,
+        standing_notice=agent.settled_notice,
         max_failures=config.restart.max_crashes,
     )
     agent.emit_end(conclusion.cause, report.end_step)

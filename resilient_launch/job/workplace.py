@@ -267,7 +267,8 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
         grace = grace_s if grace_s is not None else float(os.environ.get("RLAUNCH_GRACE_S", DEFAULT_GRACE_S))
         return LoneWorkplace(run_dir or Path("runs/default").absolute(), config or CheckpointConfig(), grace)
     directory = Path(os.environ["RLAUNCH_RUN_DIR"])
-    # The mask came with the process; data loaders must still obey the trainer, and none may outlive it.
+    signals.shield()
+    # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
     page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
