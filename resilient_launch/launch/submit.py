@@ -37,6 +37,9 @@ def submit(plan: SubmitPlan, connection: Connection) -> str:
     paths = plan.paths
     _check_root(plan)
     made = _make_directory(paths)
+    if not made and not _lock_path(paths).exists():
+        # Not even a lock file goes into a directory that is somebody else's.
+        _check_is_run(paths)
     try:
         with _locked(paths):
             if not made:
@@ -99,8 +102,12 @@ def _make_directory(paths: RunPaths) -> bool:
     return True
 
 
+def _lock_path(paths: RunPaths) -> Path:
+    return paths.directory / "submit.lock"
+
+
 def _locked(paths: RunPaths) -> FileLock:
-    lock = FileLock(paths.directory / "submit.lock", timeout=0)
+    lock = FileLock(_lock_path(paths), timeout=0)
     try:
         lock.acquire()
     except Timeout:
@@ -112,14 +119,18 @@ def _locked(paths: RunPaths) -> FileLock:
     return lock
 
 
-def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
-    """Raise RefusedError unless the run is one that stopped."""
+def _check_is_run(paths: RunPaths) -> None:
     if not paths.run.exists():
         raise RefusedError(
             f"directory {str(paths.directory)!r}",
             why="exists and is not a run",
             hint="another name, or remove the directory",
         )
+
+
+def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
+    """Raise RefusedError unless the run is one that stopped."""
+    _check_is_run(paths)
     with contextlib.suppress(OSError, ValueError):
         if json.loads(paths.verdict.read_bytes())["state"] == "finished":
             raise RefusedError(
