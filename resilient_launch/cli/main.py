@@ -56,5 +56,7 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         sys.exit(EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {place}{error.strerror or error}", err=True)
+        sys.exit(EXIT_FAILED)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from resilient_launch.cli.common import Root, attempts_table, find_run, root_of, table
+from resilient_launch.core.errors import RlaunchError
 
 
 def status(
@@ -22,8 +23,15 @@ def status(
     if run is None:
         directory = root_of(root)
         names = sorted(entry.parent.name for entry in directory.glob("*/run.json"))
-        found = [find_run(name, directory) for name in names]
-        stands = [run_status(each.paths, each.connection.scheduler, each.job_id) for each in found]
+        stands, damaged = [], None
+        for name in names:
+            try:
+                each = find_run(name, directory)
+                stands.append(run_status(each.paths, each.connection.scheduler, each.job_id))
+            except RlaunchError as error:
+                # One bad run must not hide the others.
+                damaged = error
+                typer.echo(f"error: {error}", err=True)
         if as_json:
             typer.echo(json.dumps({"schema": SCHEMA, "runs": [each.as_json() for each in stands]}, default=str))
         elif stands:
@@ -31,8 +39,10 @@ def status(
                 (each.name, each.job_id, str(each.state), each.step, len(each.attempts), each.reason) for each in stands
             ]
             typer.echo(table(("run", "job", "state", "step", "attempts", "reason"), rows))
-        else:
+        elif damaged is None:
             typer.echo(f"no runs in {directory}; next: rlaunch submit CONFIG", err=True)
+        if damaged is not None:
+            raise typer.Exit(damaged.exit_code)
         return
     one = find_run(run, root)
     standing = run_status(one.paths, one.connection.scheduler, one.job_id)

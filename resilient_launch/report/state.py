@@ -42,11 +42,10 @@ class RunStatus:
 
 
 def read_verdict(paths: RunPaths) -> dict[str, Any] | None:
-    """The run's verdict; None while there is none."""
-    with contextlib.suppress(OSError, ValueError):
+    """The run's verdict; None while there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         verdict = json.loads(paths.verdict.read_bytes())
-        if isinstance(verdict, dict):
-            return verdict
+        return {"why": "", "error": "", **verdict, "state": RunState(verdict["state"])}
     return None
 
 

@@ -139,5 +139,12 @@ def set_verdict(paths: RunPaths, state: str, **more: Any) -> None:
 
 def job(state: str, *, restarts: int = 0, reason: str = "None") -> str:
     """A ``scontrol`` that knows one job."""
-    fields = f"JobId=7 JobName=run UserId=a(1) Restarts={restarts} JobState={state} Reason={reason} Requeue=1"
-    return f"echo '{fields} SubmitTime=1 StartTime=1 EndTime=Unknown TimeLimit=00:10:00 NumNodes=2 NodeList=n[1-2]'"
+    lines = (
+        "JobId=7 JobName=run",
+        "   UserId=a(1) GroupId=a(1) MCS_label=N/A",
+        f"   JobState={state} Reason={reason} Dependency=(null)",
+        f"   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0",
+        "   SubmitTime=1 EligibleTime=1",
+        "   StartTime=1 EndTime=Unknown Deadline=N/A",
+    )
+    return "; ".join(f"echo '{line}'" for line in lines)
