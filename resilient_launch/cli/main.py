@@ -7,8 +7,8 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, status, submit, wait
-from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
+from resilient_launch.cli import cancel, checkpoint, logs, requeue, status, stop, submit, wait, yield_
+from resilient_launch.core.errors import EXIT_FAILED, RlaunchError
 
 app = typer.Typer(
     name="rlaunch",
@@ -22,6 +22,10 @@ app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.command("checkpoint")(checkpoint.checkpoint)
+app.command("yield")(yield_.yield_)
+app.command("stop")(stop.stop)
+app.command("requeue")(requeue.requeue)
 
 
 def _print_version(value: bool) -> None:
@@ -43,10 +47,6 @@ def main() -> None:
     """The entry point: no traceback for what a user can mend, and the exit codes that the README lists."""
     try:
         app()
-    except BrokenPipeError:
-        # The reader (head, say) has all it wanted; Python would complain again at exit.
-        sys.stderr.close()
-        sys.exit(0)
     except RlaunchError as error:
         text = str(error)
         typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
@@ -55,8 +55,4 @@ def main() -> None:
         # A full or vanished disk is the user's to mend, and needs no traceback.
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
-        sys.exit(EXIT_FAILED)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"error: {place}{error.strerror or error}", err=True)
         sys.exit(EXIT_FAILED)

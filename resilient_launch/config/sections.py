@@ -11,7 +11,7 @@ from resilient_launch.config import values as v
 from resilient_launch.config.cursor import Cursor, Field, Fields, check_text, read_fields, write_fields
 from resilient_launch.config.faults import read_faults, write_faults
 from resilient_launch.config.reserved import environment, sbatch_options
-from resilient_launch.config.schema import CheckpointConfig, CodeConfig, RestartConfig
+from resilient_launch.config.schema import CheckpointConfig, CodeConfig, HangConfig, HealthConfig, RestartConfig
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.ids import check_run_name
 from resilient_launch.core.units import format_duration
@@ -115,6 +115,21 @@ _CHECKPOINT: Fields = {
 _RESTART: Fields = {
     "max_worker_restarts": Field("max_worker_restarts", v.integer(0)),
     "max_crashes": Field("max_crashes", v.integer(0)),
+    "same_step": Field("same_step", v.integer(2)),
+    "backoff": Field("backoff_s", v.duration(0), format_duration),
+    "backoff_max": Field("backoff_max_s", v.duration(0), format_duration),
+    "exclude_nodes": Field("exclude_nodes", v.boolean),
+}
+_HANG: Fields = {
+    "enabled": Field("enabled", v.boolean),
+    "floor": Field("floor_s", v.duration(1), format_duration),
+    "ceiling": Field("ceiling_s", v.duration(1), format_duration),
+}
+_HEALTH: Fields = {
+    "enabled": Field("enabled", v.boolean),
+    "min_shm": Field("min_shm_mb", v.memory_mb, _write_mb),
+    "min_tmp": Field("min_tmp_mb", v.memory_mb, _write_mb),
+    "max_clock_skew": Field("max_clock_skew_s", v.duration(0), format_duration),
 }
 _CODE: Fields = {
     "snapshot": Field("snapshot", v.boolean),
@@ -147,6 +162,8 @@ TOP: Fields = {
     "sbatch": Field("sbatch", sbatch_options, _mapping),
     "checkpoint": _section("checkpoint", CheckpointConfig, _CHECKPOINT),
     "restart": _section("restart", RestartConfig, _RESTART),
+    "hang": _section("hang", HangConfig, _HANG),
+    "health": _section("health", HealthConfig, _HEALTH),
     "code": _section("code", CodeConfig, _CODE),
     "cluster": Field("cluster", v.choice("slurm", "fake")),
     # What the file leaves open is sized to the run, so the rest of the file must be known first.

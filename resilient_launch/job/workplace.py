@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resilient_launch.config import load
-from resilient_launch.config.schema import CheckpointConfig
+from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, signals
+from resilient_launch.job import agreement, signals, stacks
 from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
+from resilient_launch.job.failures import checkpoint_names
+from resilient_launch.job.lives import read_lives
 from resilient_launch.job.page import Action, Outcome, Page, Reason
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
+from resilient_launch.policy.requeue import Limits, passed_over
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -51,6 +54,9 @@ class Workplace:
     """Whether the worker itself asks for agreed saves, for lack of an agent that does."""
     stopped_exit_code = EXIT_OK
     """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
+
+    same_step = RestartConfig().same_step
+    """How often a checkpoint may lead nowhere before an older one is taken."""
 
     def __init__(self, run_dir: Path, page: Page, config: CheckpointConfig) -> None:
         env = os.environ
@@ -103,6 +109,7 @@ class Workplace:
             code_version=claimed.code_version if claimed else "",
             keep=self.config.keep,
             allowed=frozenset(claimed.checkpoints) if claimed else None,
+            passed_over=self._passed_over(),
             save_timeout_s=self.save_timeout_s,
             on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
             on_code_change="error" if self.config.on_code_change == "stop" else "warn",
@@ -118,6 +125,13 @@ class Workplace:
         steps = [end.end_step or 0 for end in earlier] + [here or 0]
         last = Cause.CRASH if self.restart else Cause(earlier[-1].cause) if earlier else None
         return History(last_step=max(steps), last_cause=last)
+
+    def _passed_over(self) -> frozenset[str]:
+        """Checkpoints that lead nowhere. The first rank alone chooses what all resume from, so it alone has to know."""
+        if self.rank != 0:
+            return frozenset()
+        lives = read_lives(self.paths, until=(self.attempt, self.restart))
+        return passed_over(lives, checkpoint_names(self.paths), limits=Limits(same_step=self.same_step))
 
     def wants_agreement(self) -> bool:
         """Whether this worker should ask for an agreed save now."""
@@ -271,8 +285,12 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
-    page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
-    return Workplace(directory, page, load(RunPaths(directory).config, frozen=True).checkpoint)
+    own = Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}"
+    stacks.register(own.with_name(f"{own.name}.stack"))
+    launched = load(RunPaths(directory).config, frozen=True)
+    found = Workplace(directory, Page.open(own), launched.checkpoint)
+    found.same_step = launched.restart.same_step
+    return found
 
 
 def _kill_children() -> None:

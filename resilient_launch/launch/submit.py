@@ -41,11 +41,11 @@ def submit(plan: SubmitPlan, connection: Connection) -> str:
         # Not even a lock file goes into a directory that is somebody else's.
         _check_is_run(paths)
     try:
-        with _locked(paths):
+        with locked(paths):
             if not made:
                 _check_resubmission(paths, connection)
             _fill(plan, is_new=made)
-            with _verdict_set_aside(paths):
+            with verdict_set_aside(paths):
                 job_id = submitit_glue.submit(plan.request, connection.env)
             write_run(paths, read_run(paths).with_job(job_id))
             return job_id
@@ -106,7 +106,8 @@ def _lock_path(paths: RunPaths) -> Path:
     return paths.directory / "submit.lock"
 
 
-def _locked(paths: RunPaths) -> FileLock:
+def locked(paths: RunPaths) -> FileLock:
+    """The lock of whoever submits the run, taken. Raises RefusedError when somebody has it, UsageError."""
     lock = FileLock(_lock_path(paths), timeout=0)
     try:
         lock.acquire()
@@ -177,7 +178,7 @@ def _fill(plan: SubmitPlan, *, is_new: bool) -> None:
 
 
 @contextlib.contextmanager
-def _verdict_set_aside(paths: RunPaths) -> Iterator[None]:
+def verdict_set_aside(paths: RunPaths) -> Iterator[None]:
     """A run that goes on has no verdict; one whose submission is refused keeps the one it had."""
     aside = paths.verdict.with_suffix(".before.json")
     with contextlib.suppress(FileNotFoundError):

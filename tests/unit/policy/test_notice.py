@@ -73,3 +73,25 @@ def test_a_completing_job_is_told_by_reason_and_restarts(
         is_requeued=is_requeued,
     )
     assert (notice.cause, notice.deadline) == (cause, NOW + 5)
+
+
+@pytest.mark.parametrize(
+    ("start", "cause"),
+    [(NOW + 120, Cause.MAINTENANCE), (NOW + 200, Cause.MAINTENANCE), (NOW + 600, Cause.TIME_LIMIT)],
+)
+def test_a_limit_in_front_of_a_maintenance_window(start: float, cause: Cause) -> None:
+    def cause_of(state: str, end_time: float, preempt_time: float | None = None) -> Cause:
+        return classify(
+            "SIGUSR2",
+            now=NOW,
+            job_state=state,
+            preempt_time=preempt_time,
+            end_time=end_time,
+            kill_wait_s=5.0,
+            signal_lead_s=120.0,
+            maintenance_starts=[start],
+        ).cause
+
+    assert cause_of("RUNNING", NOW + 120) is cause
+    assert cause_of("RUNNING", NOW + 120, preempt_time=NOW) is Cause.PREEMPTED
+    assert cause_of("RUNNING", NOW + 7200) is Cause.YIELDED
