@@ -132,15 +132,16 @@ def _check_is_run(paths: RunPaths) -> None:
 def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
     """Raise RefusedError unless the run is one that stopped."""
     _check_is_run(paths)
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(paths.verdict.read_bytes())["state"] == "finished":
-            raise RefusedError(
-                f"run {paths.name!r}",
-                why="is finished",
-                hint=f"rlaunch status {paths.name}, or another name",
-            )
+    verdict = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        verdict = json.loads(paths.verdict.read_bytes())["state"]
+    if verdict == "finished":
+        raise RefusedError(
+            f"run {paths.name!r}", why="is finished", hint=f"rlaunch status {paths.name}, or another name"
+        )
     for job_id, view in connection.scheduler.queue(read_run(paths).jobs).items():
-        if not view.is_over:
+        # With a verdict, all that a job does while it is COMPLETING is to leave.
+        if not view.is_over and not (verdict and view.state == "COMPLETING"):
             raise RefusedError(
                 f"run {paths.name!r}",
                 why=f"is live: job {job_id} is {view.state.lower()}",

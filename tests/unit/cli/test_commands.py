@@ -314,3 +314,31 @@ def test_an_odd_time_limit_is_noted(line: CommandLine) -> None:
     line.slurm("sbatch", "echo 'Submitted batch job 41'")
     done = line.run("submit", line.config("name: run\nscript: train.py\ntime: 10m30s\n"), "--parsable")
     assert done.stdout == "41\n" and "note: time: Slurm counts whole minutes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state", "is_live"),
+    [
+        (None, "RUNNING", True),
+        (None, "PENDING", True),
+        (None, "COMPLETING", True),
+        ("cancelled", "RUNNING", True),
+        # Its agents have had their last word; what is left of the job only leaves.
+        ("cancelled", "COMPLETING", False),
+        ("cancelled", "CANCELLED", False),
+        (None, "FAILED", False),
+    ],
+)
+def test_a_live_run_is_not_submitted_again(line: CommandLine, verdict: str | None, state: str, is_live: bool) -> None:
+    paths = make_run(line.root)
+    if verdict is not None:
+        set_verdict(paths, verdict)
+    row = f"7|{state}|None|1|1|Unknown|10:00|1|low|a|n1|n1|run"
+    line.slurm("squeue", f"echo '{row}'")
+    line.slurm("sbatch", "echo 'Submitted batch job 8'")
+    done = line.run("submit", line.config(), "--parsable")
+    if is_live:
+        assert (done.returncode, done.stdout) == (1, "") and f"is live: job 7 is {state.lower()}" in done.stderr
+        assert "Traceback" not in done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, "8\n") and not paths.verdict.exists()
