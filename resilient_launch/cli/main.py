@@ -7,7 +7,25 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, checkpoint, logs, requeue, status, stop, submit, wait, yield_
+from resilient_launch.cli import (
+    cancel,
+    check,
+    checkpoint,
+    config_,
+    doctor,
+    init,
+    logs,
+    plan,
+    report,
+    requeue,
+    simulate,
+    stagger,
+    status,
+    stop,
+    submit,
+    wait,
+    yield_,
+)
 from resilient_launch.core.errors import EXIT_FAILED, RlaunchError
 
 app = typer.Typer(
@@ -19,6 +37,7 @@ app = typer.Typer(
 )
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
+app.command("report")(report.report)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
@@ -26,6 +45,13 @@ app.command("checkpoint")(checkpoint.checkpoint)
 app.command("yield")(yield_.yield_)
 app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
+app.add_typer(plan.app, name="plan")
+app.add_typer(simulate.app, name="simulate")
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.add_typer(config_.app)
+app.command("doctor")(doctor.doctor)
+app.add_typer(stagger.app, name="stagger")
 
 
 def _print_version(value: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from resilient_launch.cluster.fake.spec import FakeSpec
+from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +23,24 @@ class NodeRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Every:
-    """An interval in steps or in seconds: one of the two is None."""
+    """An interval in steps, in seconds, or ``auto``: exactly one of the three is set."""
 
     steps: int | None = None
     seconds: float | None = None
+    auto: bool = False
+    """Solved for while the run goes on, from what checkpoints cost and how often it is interrupted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """When checkpoints are made and kept, and what a resume insists on."""
 
-    every: Every = Every(seconds=600.0)
+    every: Every = Every(auto=True)
     """How often training saves without being asked."""
+    failures_per_1000_node_days: float = FAILURES_PER_1000_NODE_DAYS
+    """What ``auto`` believes of the nodes before the run has shown better."""
+    preempt_exempt_s: float = 0.0
+    """How old an attempt must be before the site may preempt it (PreemptExemptTime); ``auto`` saves just before."""
     keep: int = 3
     """How many of the newest checkpoints retention leaves."""
     on_topology_change: Literal["stop", "warn"] = "stop"
@@ -42,6 +49,18 @@ class CheckpointConfig:
     """What a resume does when the checkpoint was written by other code."""
     save_timeout_s: float = 1800.0
     """How long one save may take before it is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaggerConfig:
+    """How runs that share storage take turns at saving."""
+
+    group: Path | None = None
+    """Directory on shared storage that the runs of a group have in common; None for no group."""
+    writers: int | None = None
+    """How many may save at once; None adapts it to the bandwidth seen."""
+    max_wait_s: float = 1800.0
+    """How long a save that is due waits for its turn before it is made all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +229,8 @@ class LaunchConfig:
 
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When checkpoints are made and kept."""
+    stagger: StaggerConfig = StaggerConfig()
+    """How the run takes turns with others at saving."""
     restart: RestartConfig = RestartConfig()
     """How often the run is started again."""
     hang: HangConfig = HangConfig()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,14 @@ from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, control, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
+from resilient_launch.job.auto_interval import save_clock
 from resilient_launch.job.context import Allocation, own_address_towards
 from resilient_launch.job.control import ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures
 from resilient_launch.job.page import Action, Outcome, Page, Reason
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
+from resilient_launch.job.turns import turns_for
 from resilient_launch.job.watch import NodeWatch
 from resilient_launch.policy import cause as cause_policy
 
@@ -86,6 +89,8 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
+        self._clock = save_clock(config, paths, attempt, allocation, partial(self._events.emit, flush=True))
+        self._turns = turns_for(config, paths, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
         self._pages: list[Page] = []
         self._reached = -1
@@ -164,6 +169,7 @@ class NodeAgent:
             self._watch.end_group()
             self._end_agreement()
             self._elastic.kill_workers()
+            self._turns.close()
         return self._report(result)
 
     def settled_notice(self) -> Notice | None:
@@ -356,6 +362,8 @@ class NodeAgent:
             on_lost=lambda: self._tell("lost"),
         ).start()
         if self._allocation.is_first:
+            self._clock.group_started()
+            self._turns.group_started(pages)
             Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
         self._watch.begin_group(self._group_store(), restart, ranks, pages)
         if self.notice is not None:
@@ -410,9 +418,10 @@ class NodeAgent:
                 return self._force("the deadline came before every rank had left")
             if not self._stop_agreed and now - self._asked_at > RETRY_AGREEMENT_S:
                 self._ask_to_stop()
-        elif self._allocation.is_first and self._save_is_due(now):
+        elif self._allocation.is_first and self._may_ask(now):
             self._asked_save_at = now
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.TIME))
+            by_steps = self._config.checkpoint.every.steps is not None
+            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
         if notice is None and self._asked and now - self._asked_checkpoint_at > RETRY_AGREEMENT_S:
             self._asked_checkpoint_at = now
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
@@ -423,12 +432,14 @@ class NodeAgent:
                 return self._force("another node's agent gave up")
         return None
 
-    def _save_is_due(self, now: float) -> bool:
-        every_s = self._config.checkpoint.every.seconds
-        if every_s is None or not self._pages or min(page.step for page in self._pages) < 0:
+    def _may_ask(self, now: float) -> bool:
+        pages = self._pages
+        if not pages or min(page.step for page in pages) < 0:
             return False
-        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in self._pages))
-        return now - last >= every_s
+        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in pages))
+        is_due = self._clock.is_due(now, last, pages)
+        period_s = self._clock.period_s(pages)
+        return self._turns.may_ask(now, is_due=is_due, age_s=now - last, period_s=period_s, pages=pages)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""

@@ -91,6 +91,7 @@ class Page:
     beat_mono = _Float(8)  # monotonic clock at the last sign of life
     step_s = _Float(9)  # duration of the last step
     saved_mono = _Float(10)  # monotonic clock when saved_step became durable
+    blocked_s = _Float(12)  # how long the save of saved_step kept training waiting; written before saved_mono
     done_round = _Int(11)  # newest round whose word this rank acts or acted on
     # One slot for each phase: the longest time between two signs of life.
     largest_gap_s = range(32, 32 + len(Phase))

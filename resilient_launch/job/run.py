@@ -204,6 +204,7 @@ class Run:
                 raise
         else:
             self._saved_step = self._page.saved_step = step
+            self._page.blocked_s = time.monotonic() - began
             self._page.saved_mono = time.monotonic()
             self._events.emit(
                 "checkpoint",

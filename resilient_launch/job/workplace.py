@@ -27,6 +27,7 @@ from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_ste
 from resilient_launch.job.failures import checkpoint_names
 from resilient_launch.job.lives import read_lives
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
 from resilient_launch.policy.requeue import Limits, passed_over
 
@@ -237,7 +238,8 @@ class LoneWorkplace(Workplace):
             return False
         if self._signal:
             return True
-        every_s = self.config.every.seconds
+        # Nobody here sees the run's other attempts end, so there is nothing to solve the interval from.
+        every_s = FALLBACK_S if self.config.every.auto else self.config.every.seconds
         if self.rank or every_s is None:
             return False
         return time.monotonic() - max(self._saved_at, self.page.saved_mono) > every_s
@@ -290,6 +292,9 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     launched = load(RunPaths(directory).config, frozen=True)
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
+    if launched.stagger.group is not None:
+        # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
+        found.every_steps = None
     return found
 
 
