@@ -18,6 +18,7 @@ from typing import Any
 from resilient_launch.core.causes import Cause
 
 Event = Mapping[str, Any]
+_ORDER = ("init", "restore", "first_step", "begin", "staged")
 
 
 class Label(StrEnum):
@@ -152,7 +153,7 @@ class _Attempt:
     def _cuts(self, events: Sequence[Event]) -> tuple[list[tuple[float, Label]], Label]:
         """One rank's times, each with the label of what lies between the cut before and this one; the tail's label."""
         cuts: list[tuple[float, Label]] = []
-        ordered = sorted(events, key=lambda event: float(event["mono"]))
+        ordered = sorted(events, key=_moment)
         starting = Label.START_UP if self._is_first else Label.RESTART
         has_left, phase = False, "init"
         in_background: set[tuple[int, int]] = set()
@@ -200,6 +201,12 @@ class _Attempt:
                 yield end - excess_s, label
                 label = Label.STRAGGLER
             yield end, label
+
+
+def _moment(event: Event) -> tuple[float, int]:
+    """When it was, and its place among what the same moment may bring: a file may hold a line twice, later on."""
+    word = event["phase"] if event["kind"] == "phase" else event.get("status", "")
+    return float(event["mono"]), _ORDER.index(word) if word in _ORDER else len(_ORDER)
 
 
 def _steps_end(window: Event) -> int:
