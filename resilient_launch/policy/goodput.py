@@ -18,7 +18,8 @@ from typing import Any
 from resilient_launch.core.causes import Cause
 
 Event = Mapping[str, Any]
-_ORDER = ("init", "restore", "first_step", "begin", "staged")
+_ORDER = {"init": 0, "restore": 1, "first_step": 2, "begin": 4, "staged": 5, "durable": 6, "failed": 6, "leave": 7}
+_USUAL = 3
 
 
 class Label(StrEnum):
@@ -206,7 +207,7 @@ class _Attempt:
 def _moment(event: Event) -> tuple[float, int]:
     """When it was, and its place among what the same moment may bring: a file may hold a line twice, later on."""
     word = event["phase"] if event["kind"] == "phase" else event.get("status", "")
-    return float(event["mono"]), _ORDER.index(word) if word in _ORDER else len(_ORDER)
+    return float(event["mono"]), _ORDER.get(word, _USUAL)
 
 
 def _steps_end(window: Event) -> int:
