@@ -7,8 +7,26 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, plan, simulate, status, submit, wait
-from resilient_launch.core.errors import EXIT_INTERRUPTED, RlaunchError
+from resilient_launch.cli import (
+    cancel,
+    check,
+    checkpoint,
+    config_,
+    doctor,
+    init,
+    logs,
+    plan,
+    report,
+    requeue,
+    simulate,
+    stagger,
+    status,
+    stop,
+    submit,
+    wait,
+    yield_,
+)
+from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
     name="rlaunch",
@@ -19,11 +37,21 @@ app = typer.Typer(
 )
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
+app.command("report")(report.report)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.command("checkpoint")(checkpoint.checkpoint)
+app.command("yield")(yield_.yield_)
+app.command("stop")(stop.stop)
+app.command("requeue")(requeue.requeue)
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.add_typer(config_.app)
+app.command("doctor")(doctor.doctor)
+app.add_typer(stagger.app, name="stagger")
 
 
 def _print_version(value: bool) -> None:
@@ -45,13 +73,18 @@ def main() -> None:
     """The entry point: no traceback for what a user can mend, and the exit codes that the README lists."""
     try:
         app()
-    except RlaunchError as error:
-        text = str(error)
-        typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader (head, say) has all it wanted; Python would complain again at exit.
         sys.stderr.close()
         sys.exit(0)
+    except RlaunchError as error:
+        text = str(error)
+        typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        # A full or vanished disk is the user's to mend, and needs no traceback.
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -16,6 +16,9 @@ from resilient_launch.core.events import read_events
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.core.paths import RunPaths
 
+FINAL_ACTIONS = frozenset({"done", "fail", "cancel", "stop"})
+"""What is decided at an end that no further attempt follows by itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -38,7 +41,11 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's)."""
+    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's).
+
+    ``suspects`` are nodes that certainly failed, ``possible_suspect`` is where a failure began that a node can cause.
+    The job was asked to wait until ``not_before``, seconds since the epoch, 0 for not at all.
+    """
 
     number: int
     cause: str
@@ -48,6 +55,10 @@ class AttemptRecord:
     why: str
     first_rank: int | None = None
     error: str = ""
+    saved_step: int | None = None
+    suspects: tuple[str, ...] = ()
+    possible_suspect: str = ""
+    not_before: float = 0.0
 
 
 def read_attempts(paths: RunPaths) -> list[Attempt]:
@@ -68,7 +79,7 @@ def read_ends(paths: RunPaths) -> dict[int, AttemptRecord]:
         record = _load(path)
         if record is not None:
             known = {name: record[name] for name in AttemptRecord.__dataclass_fields__ if name in record}
-            end = AttemptRecord(**known)
+            end = AttemptRecord(**{**known, "suspects": tuple(known.get("suspects", ()))})
             ends[end.number] = end
     return ends
 
@@ -139,9 +150,11 @@ def record_end(paths: RunPaths, record: AttemptRecord) -> None:
 
 
 def last_step(paths: RunPaths, number: int) -> int | None:
-    """The most completed steps that the first rank's events of an attempt show; None where it never stepped."""
-    files = paths.events.glob(f"a{number:04d}.r*.w00000.jsonl")
-    steps = [event["first"] + len(event["end_s"]) for event in read_events(files) if event["kind"] == "window"]
+    """The most completed steps that an attempt's events show; None where it never stepped."""
+    windows = read_events(paths.events.glob(f"a{number:04d}.r*.w00000.jsonl"))
+    ends = read_events(paths.events.glob(f"a{number:04d}.n*.jsonl"))
+    steps = [event["first"] + len(event["end_s"]) for event in windows if event["kind"] == "window"]
+    steps += [event["step"] for event in ends if event["kind"] == "group_end" and event.get("step", -1) >= 0]
     return max(steps, default=None)
 
 

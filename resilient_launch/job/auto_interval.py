@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +33,9 @@ class SaveClock(Protocol):
     def is_due(self, now: float, last: float, pages: Sequence[Page]) -> bool:
         """Whether to ask for a save at ``now``, ``last`` being when the last was made or asked for (monotonic)."""
 
+    def period_s(self, pages: Sequence[Page]) -> float:
+        """The interval that stands, in seconds; infinity where there is none."""
+
 
 class FixedClock:
     """Saves every ``every_s`` seconds; None leaves it to the steps."""
@@ -44,6 +48,26 @@ class FixedClock:
 
     def is_due(self, now: float, last: float, pages: Sequence[Page]) -> bool:
         return self._every_s is not None and now - last >= self._every_s
+
+    def period_s(self, pages: Sequence[Page]) -> float:
+        return math.inf if self._every_s is None else self._every_s
+
+
+class StepsClock:
+    """Saves every ``every_steps`` steps, for runs whose saves wait for a turn; others count their steps themselves."""
+
+    def __init__(self, every_steps: int) -> None:
+        self._every_steps = every_steps
+
+    def group_started(self) -> None:
+        pass
+
+    def is_due(self, now: float, last: float, pages: Sequence[Page]) -> bool:
+        saved = max(0, *(page.saved_step for page in pages), *(page.resume_step for page in pages))
+        return min(page.step for page in pages) - saved >= self._every_steps
+
+    def period_s(self, pages: Sequence[Page]) -> float:
+        return max(self._every_steps * max(page.step_s for page in pages), 1e-3)
 
 
 class AutoClock:
@@ -83,6 +107,9 @@ class AutoClock:
     @property
     def interval_s(self) -> float:
         """The interval that stands."""
+        return self._interval_s
+
+    def period_s(self, pages: Sequence[Page]) -> float:
         return self._interval_s
 
     def group_started(self) -> None:
@@ -165,6 +192,8 @@ def save_clock(
 ) -> SaveClock:
     """The clock that the configuration asks for. Only the first node's agent asks for saves: only there it solves."""
     checkpoint = config.checkpoint
+    if checkpoint.every.steps is not None and config.stagger.group is not None:
+        return StepsClock(checkpoint.every.steps)
     if not (checkpoint.every.auto and allocation.is_first):
         return FixedClock(checkpoint.every.seconds)
     try:

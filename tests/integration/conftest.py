@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from integration_bench import RunBench
 
-STEPS = 400
+STEPS = 250
 
 
 @pytest.fixture

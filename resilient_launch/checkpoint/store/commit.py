@@ -80,8 +80,8 @@ def publish(
     """
     digesting = digesting or Digesting()
     if not round_.is_coordinator:
-        round_.extend(max(_LEAST_COMMIT_S, _COMMIT_SHARE * round_.remaining_s))
         plan = round_.share("plan")
+        round_.extend(max(_LEAST_COMMIT_S, _COMMIT_SHARE * round_.remaining_s))
         with _failing(round_):
             report = _write(directory / plan["directory"], write, is_coordinator=False)
         round_.gather("report", _report_to_json(report))

@@ -130,6 +130,27 @@ def test_killed_at_every_call(saves: FaultySaves, calls: list[tuple[str, int]]) 
     assert 0 < renamed < len(calls) - 1 and len(calls) > 25
 
 
+def test_everything_is_durable_before_it_is_relied_on(saves: FaultySaves) -> None:
+    """The order of a power cut's survivors: files, their directory, the rename, its directory."""
+    directory, outcome, trace = saves.run(30_000, "-y")
+    assert outcome == "saved"
+    (rename,) = (at for at, line in enumerate(trace) if line.startswith("rename(") and "/step-" in line)
+    temporary = re.search(r'rename\("([^"]+)"', trace[rename])[1]
+
+    def last(call: str, path: str, before: int) -> int:
+        return max(at for at, line in enumerate(trace[:before]) if line.startswith(f"{call}(") and f"<{path}>" in line)
+
+    names = [path.name for path in (directory / str(CheckpointId(0, 0, NEW))).iterdir()]
+    assert sorted(names) == ["MANIFEST.json", "large.bin", "small.bin"]
+    synced = last("fsync", temporary, rename)
+    for name in names:
+        assert last("write", f"{temporary}/{name}", rename) < last("fsync", f"{temporary}/{name}", rename) < synced
+    data = max(last("fsync", f"{temporary}/{name}", rename) for name in names if name != "MANIFEST.json")
+    assert data < next(at for at, line in enumerate(trace) if "O_CREAT" in line and "MANIFEST.json" in line)
+    pointer = next(at for at, line in enumerate(trace) if "O_CREAT" in line and "LATEST" in line)
+    assert rename < last("fsync", str(directory), pointer) < pointer
+
+
 ERRORS = {
     "ENOSPC": "mkdir,openat,write",
     "EDQUOT": "write",
