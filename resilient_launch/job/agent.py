@@ -201,17 +201,12 @@ class NodeAgent:
                 self._events.emit(kind, flush=True, **fields)
             case "hang":
                 restart, blame = message.value
-                log.error("hang: %s: ending the worker group", blame.why)
                 self._watch.blame_hang(blame)
                 self._elastic.kill_workers(of_restart=restart)
-            case "lost_nodes":
-                return self._force(
-                    f"no answer from {', '.join(self._allocation.nodes[node] for node in message.value)}"
-                )
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
-                return self._force("the first node's agent is gone")
+                return self._force(message.value or "the first node's agent is gone")
         return None
 
     # Signals and notices.
@@ -365,7 +360,7 @@ class NodeAgent:
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
-            first_rank=result.first_rank,
+            first_rank=result.first_rank if diagnosis is None or diagnosis.rank is None else diagnosis.rank,
             error=diagnosis.why if diagnosis else self._explain(result),
             blame=diagnosis.cause if diagnosis else None,
         )
