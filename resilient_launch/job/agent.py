@@ -238,17 +238,12 @@ class NodeAgent:
                 self._events.emit(kind, flush=True, **fields)
             case "hang":
                 restart, blame = message.value
-                log.error("hang: %s: ending the worker group", blame.why)
                 self._watch.blame_hang(blame)
                 self._elastic.kill_workers(of_restart=restart)
-            case "lost_nodes":
-                return self._force(
-                    f"no answer from {', '.join(self._allocation.nodes[node] for node in message.value)}"
-                )
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
-                return self._force("the first node's agent is gone")
+                return self._force(message.value or "the first node's agent is gone")
         return None
 
     # Signals and notices.
@@ -465,7 +460,7 @@ class NodeAgent:
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
-            first_rank=first.rank if first else None,
+            first_rank=diagnosis.rank if diagnosis and diagnosis.rank is not None else first.rank if first else None,
             error=diagnosis.why if diagnosis else failures.explain() if first else result.error,
             failed_at=first.at if first else None,
             may_be_machine=first is not None and cause_policy.may_be_machine(first),
