@@ -13,6 +13,7 @@ from resilient_launch.cli import (
     checkpoint,
     config_,
     doctor,
+    drain,
     init,
     logs,
     plan,
@@ -23,6 +24,7 @@ from resilient_launch.cli import (
     status,
     stop,
     submit,
+    victims,
     wait,
     yield_,
 )
@@ -45,6 +47,8 @@ app.command("checkpoint")(checkpoint.checkpoint)
 app.command("yield")(yield_.yield_)
 app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
+app.command("drain")(drain.drain)
+app.command("victims")(victims.victims)
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
 app.command("init")(init.init)

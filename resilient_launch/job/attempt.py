@@ -158,6 +158,13 @@ def last_step(paths: RunPaths, number: int) -> int | None:
     return max(steps, default=None)
 
 
+def last_saved_step(paths: RunPaths, number: int) -> int | None:
+    """The step of the newest checkpoint that an attempt made; None where it made none."""
+    events = read_events(sorted(paths.events.glob(f"a{number:04d}.r*.w00000.jsonl")))
+    saves = (each for each in events if each["kind"] == "checkpoint" and each["status"] == "durable")
+    return max((int(each["step"]) for each in saves), default=None)
+
+
 def last_notice(paths: RunPaths, number: int) -> Cause | None:
     """The cause of the last notice that reached an attempt."""
     files = paths.events.glob(f"a{number:04d}.n*.jsonl")

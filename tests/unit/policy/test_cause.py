@@ -15,6 +15,8 @@ from resilient_launch.policy.cause import of_reports, of_silence
         ([True], 1, None, Cause.NODE_FAILURE),
         ([False], 1, None, Cause.NODE_FAILURE),
         ([False], 1, Cause.PREEMPTED, Cause.PREEMPTED),
+        # Slurm signals what is left of a job that it requeues for a lost node.
+        ([False], 1, Cause.YIELDED, Cause.NODE_FAILURE),
         ([False, False], 0, None, Cause.CRASH),
         ([True, False], 0, None, Cause.CRASH),
     ],
