@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 from resilient_launch.core.errors import RlaunchError
 
 if TYPE_CHECKING:
-    from resilient_launch.cluster.base import JobRow, JobView
+    from resilient_launch.cluster.base import JobRow
     from resilient_launch.core.paths import RunPaths
     from resilient_launch.launch.records import RunRecord
     from resilient_launch.report.accounts import RunReport
-
-SLURM_TIMEOUT_S = 5.0
-"""How long a view of many runs waits for Slurm before it shows what the files say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +27,6 @@ class KnownRun:
     @property
     def job_id(self) -> str:
         return self.record.jobs[-1] if self.record.jobs else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What Slurm said of the newest job of each run: ``views`` by job id for each cluster; ``silent`` in its words.
-
-    ``asked_at`` is when the views were true: earlier than now where they come from the cache.
-    """
-
-    views: dict[str, dict[str, JobView]]
-    silent: dict[str, str]
-    asked_at: dict[str, float]
 
 
 def all_names(root: Path) -> list[str]:

@@ -7,7 +7,21 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, check, config_, doctor, init, logs, report, status, submit, wait
+from resilient_launch.cli import (
+    cancel,
+    check,
+    config_,
+    doctor,
+    events,
+    history,
+    init,
+    logs,
+    report,
+    runs,
+    status,
+    submit,
+    wait,
+)
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
 app = typer.Typer(
@@ -20,6 +34,9 @@ app = typer.Typer(
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
 app.command("report")(report.report)
+app.command("history")(history.history)
+app.command("runs")(runs.runs)
+app.command("events")(events.events)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)

@@ -18,7 +18,12 @@ from resilient_launch.core.units import format_duration
 
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
-    return Field(attr, lambda cursor: build(**read_fields(cursor, fields)), lambda value: write_fields(value, fields))
+    return Field(
+        attr,
+        lambda cursor: build(**read_fields(cursor, fields)),
+        lambda value: write_fields(value, fields),
+        section=fields,
+    )
 
 
 def _write_mb(num_mb: int) -> str:
@@ -105,18 +110,18 @@ FAKE: Fields = {
     "send_user_signal": Field("send_user_signal", v.boolean),
     "accounting": Field("accounting", v.boolean),
 }
-CHECKPOINT: Fields = {
+_CHECKPOINT: Fields = {
     "every": Field("every", v.every, v.write_every),
     "keep": Field("keep", v.integer(1)),
     "on_topology_change": Field("on_topology_change", v.choice("stop", "warn")),
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
 }
-RESTART: Fields = {
+_RESTART: Fields = {
     "max_worker_restarts": Field("max_worker_restarts", v.integer(0)),
     "max_crashes": Field("max_crashes", v.integer(0)),
 }
-CODE: Fields = {
+_CODE: Fields = {
     "snapshot": Field("snapshot", v.boolean),
     "exclude": Field("exclude", v.texts(_pattern, "[data, '*.ckpt']"), list),
 }
@@ -145,9 +150,9 @@ TOP: Fields = {
     "account": Field("account", v.word),
     "qos": Field("qos", v.word),
     "sbatch": Field("sbatch", sbatch_options, _mapping),
-    "checkpoint": _section("checkpoint", CheckpointConfig, CHECKPOINT),
-    "restart": _section("restart", RestartConfig, RESTART),
-    "code": _section("code", CodeConfig, CODE),
+    "checkpoint": _section("checkpoint", CheckpointConfig, _CHECKPOINT),
+    "restart": _section("restart", RestartConfig, _RESTART),
+    "code": _section("code", CodeConfig, _CODE),
     "cluster": Field("cluster", v.choice("slurm", "fake")),
     # What the file leaves open is sized to the run, so the rest of the file must be known first.
     "fake": _section("fake", dict, FAKE),
@@ -155,9 +160,9 @@ TOP: Fields = {
 }
 
 ELSEWHERE = {
-    **{key: f"checkpoint.{key}" for key in CHECKPOINT},
-    **{key: f"restart.{key}" for key in RESTART},
-    **{key: f"code.{key}" for key in CODE},
+    **{key: f"checkpoint.{key}" for key in _CHECKPOINT},
+    **{key: f"restart.{key}" for key in _RESTART},
+    **{key: f"code.{key}" for key in _CODE},
     "cpus": "cpus_per_worker",
     "gpus": "gpus_per_node",
     "mem": "memory",

@@ -303,9 +303,12 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
     """Say when each group was over, how far it got by the agents' word, and whether it hung."""
     ends: dict[int, float] = {}
     reached: dict[int, int] = {}
+    hung: set[int] = set()
     for agent in sorted(agents, key=lambda each: each is leader):
         for record in agent.others:
             restart, step = record.get("restart"), record.get("step")
+            if record["kind"] == "hang" and record.get("status") == "confirmed" and isinstance(restart, int):
+                hung.add(restart)
             if record["kind"] == "group_end" and isinstance(restart, int):
                 ends[restart] = record["mono"] + agent.wall_s
                 reached[restart] = max(reached.get(restart, 0), step if isinstance(step, int) else 0)
@@ -324,5 +327,5 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
             group,
             end_s=group.end_s if end_s is None else max(end_s, group.end_s),
             reached=max(known),
-            has_hung=is_last and told.end_cause == Cause.HANG,
+            has_hung=restart in hung or (is_last and told.end_cause == Cause.HANG),
         )
