@@ -6,12 +6,13 @@ PYTEST_ARGS ?= -n 2 --dist loadgroup
 QUICKSTART_ROOT ?= build/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit integration contract clean
+.PHONY: help install quickstart test lint unit faults integration contract bench stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
 	@echo "make bench        every benchmark, short form"
 
 install: $(VENV)/.installed
@@ -25,7 +26,7 @@ quickstart: install
 	@rm -rf '$(QUICKSTART_ROOT)'
 	$(BIN)/rlaunch submit configs/quickstart.yaml --verify --root '$(QUICKSTART_ROOT)'
 
-test: lint unit contract integration
+test: lint unit faults contract integration
 
 lint: install
 	$(BIN)/ruff check .
@@ -36,14 +37,22 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit
 
+faults: install
+	$(BIN)/python -m pytest tests/faults
+
 contract: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/contract
 
 integration: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration
 
+# Three minutes on a quiet machine: sixty-four processes take turns under SIGKILL and SIGSTOP, then runs side by side.
+stagger-storm: install
+	$(BIN)/python -m tests.faults.storm --seconds 120
+	$(BIN)/python -m tests.faults.side_by_side
+
 bench: install
-	@for name in startup step_loop crash; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+	@for name in startup step_loop crash stagger; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +68,12 @@ class Restored:
 class Checkpointer:
     """Saves to and restores from one run's checkpoints directory; made alike on every rank.
 
-    ``board`` carries all coordination and must be shared by the ranks; one rank alone needs none. ``attempt`` and
+    ``board`` carries all coordination and must be shared by the ranks, with a prefix of its own for every checkpointer
+    that uses one store; one rank alone needs none. ``attempt`` and
     ``restart`` (worker-group restart) name the checkpoints and must be new for every start of the training. ``allowed``
-    are the checkpoints listed by the attempt's claim; None admits all that exist. ``keep`` is how many to keep, or a
-    retention policy. ``save_timeout_s`` bounds one save on every rank, ``load_timeout_s`` one restore.
+    are the checkpoints listed by the attempt's claim; None admits all that exist, and ``passed_over`` are not
+    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy. ``save_timeout_s``
+    bounds one save on every rank, ``load_timeout_s`` one restore.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
     as ``on_topology_change`` and ``on_code_change`` say; a code version that is empty on either side is not compared.
@@ -93,6 +94,7 @@ class Checkpointer:
         code_version: str = "",
         keep: int | Policy = 2,
         allowed: Collection[str] | None = None,
+        passed_over: Collection[str] = (),
         save_timeout_s: float = 600.0,
         load_timeout_s: float = 1800.0,
         on_topology_change: OnChange = "error",
@@ -107,11 +109,12 @@ class Checkpointer:
         self._code_version = code_version
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._allowed = None if allowed is None else frozenset(allowed)
+        self._passed_over = frozenset(passed_over)
         self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
         self._on_topology_change, self._on_code_change = on_topology_change, on_code_change
         self._digesting = digesting or Digesting()
         self._rounds = Rounds(board or LocalBoard(), rank=rank, world_size=world_size)
-        self._tries: Counter[str] = Counter()
+        self._last_round: dict[str, tuple[int, int]] = {}
         self._verdicts: tuple[Verdict, ...] = ()
         self._is_prepared = False
         self._trained_before_s = 0.0
@@ -180,7 +183,9 @@ class Checkpointer:
             read_tensors(checkpoint, index, destinations)
             return Loaded(index=index, tensors=destinations, allow=frozenset(allow)), warnings
 
-        lineage = Lineage(run_id=self._run_id, attempt=self._attempt, allowed=self._allowed)
+        lineage = Lineage(
+            run_id=self._run_id, attempt=self._attempt, allowed=self._allowed, passed_over=self._passed_over
+        )
         choice = load(self._directory, lineage, round_, read)
         self._verdicts = choice.verdicts
         for verdict in choice.verdicts:
@@ -233,7 +238,7 @@ class Checkpointer:
             return {INDEX_NAME: index.render()}
 
         deadline_s = self._save_timeout_s if timeout_s is None else timeout_s
-        round_ = self._rounds.start(self._round_name(f"save of step {ident.step}"), deadline_s)
+        round_ = self._rounds.start(self._round_name("save", ident.step), deadline_s)
         return publish(self._directory, ident, round_, write=write, merge=merge, facts=facts, digesting=self._digesting)
 
     def _facts(self, staged: Capture, reason: str, metadata: Mapping[str, Any]) -> Facts:
@@ -296,10 +301,12 @@ class Checkpointer:
         self._verified.difference_update(removed)
         return tuple(removed)
 
-    def _round_name(self, what: str) -> str:
-        name = f"{what}, attempt {self._attempt}, restart {self._restart}"
-        self._tries[name] += 1
-        return f"{name}, try {self._tries[name]}"
+    def _round_name(self, what: str, step: int = 0) -> str:
+        # By step and not by a running number: ranks that fell out of step in a failed save meet again in the next one.
+        last_step, tries = self._last_round.get(what, (step, 0))
+        tries = tries + 1 if last_step == step else 1
+        self._last_round[what] = (step, tries)
+        return f"{what} {step}.{tries} of attempt {self._attempt}.{self._restart}"
 
 
 def _check_agreement(agreements: list[Mapping[str, str]]) -> None:

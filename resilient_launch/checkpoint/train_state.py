@@ -28,7 +28,9 @@ from resilient_launch.core.errors import CheckpointError, UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _RESERVED = re.compile(r"rng|train|model_buffers|rank\d+")
-_SMALL_BYTES = 4096
+_COMPARED_BYTES = 4096
+_COMPARED_OPTIMIZER_BYTES = 16
+"""Step counters and learning rates, but no moments: replicas that drift apart by a bit must not stop all saving."""
 ALLOWANCES = frozenset({"missing", "unexpected", "dtype"})
 
 
@@ -102,8 +104,12 @@ class TrainState:
         if data is not None:
             replicated = bool(getattr(data, "is_replicated", False))
             self._parts["data"] = _part("data", data, "data" in per_rank or not replicated)
-        if unknown := set(per_rank) - self._parts.keys():
-            raise UsageError(f"per_rank names {', '.join(sorted(unknown))}", why="the state has no such entry")
+        possible = {name for name, part in self._parts.items() if not isinstance(part, ModelPart | OptimizerPart)}
+        if unknown := set(per_rank) - possible:
+            raise UsageError(
+                f"per_rank names {', '.join(sorted(unknown))}",
+                why="the state has no such entry, or it is never per rank",
+            )
 
     def advance(self) -> int:
         """Count one completed step, here and in ``data`` where that counts batches; returns the new count."""
@@ -145,7 +151,8 @@ class TrainState:
                 # Under DDP only rank 0's buffers reach the next forward pass.
                 pinned.update(f"model/{buffer}" for buffer in part.buffer_names())
             else:
-                agreement[name] = _fingerprint(trees[name], tensors)
+                limit = _COMPARED_OPTIMIZER_BYTES if isinstance(part, OptimizerPart) else _COMPARED_BYTES
+                agreement[name] = _fingerprint(trees[name], tensors, limit)
         agreement["tensor names, dtypes or shapes"] = _shapes(tensors, f"rank{rank}/")
         return Capture(
             trees=trees,
@@ -313,12 +320,12 @@ def _only_present(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return decode(tree, tensors.__getitem__)
 
 
-def _fingerprint(tree: Any, tensors: Mapping[str, torch.Tensor]) -> str:
+def _fingerprint(tree: Any, tensors: Mapping[str, torch.Tensor], limit_bytes: int) -> str:
     """A digest of an entry's values and small tensors: cheap, and enough to see that ranks have drifted apart."""
     value = hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16)
     for key in sorted(tensor_keys(tree)):
         tensor = tensors[key]
-        if not isinstance(tensor, DTensor) and tensor.numel() * tensor.element_size() <= _SMALL_BYTES:
+        if not isinstance(tensor, DTensor) and tensor.numel() * tensor.element_size() <= limit_bytes:
             value.update(tensor_bytes(tensor))
     return value.hexdigest()
 

@@ -10,17 +10,24 @@ from resilient_launch import __version__
 from resilient_launch.cli import (
     cancel,
     check,
+    checkpoint,
     config_,
     doctor,
     events,
     history,
     init,
     logs,
+    plan,
     report,
+    requeue,
     runs,
+    simulate,
+    stagger,
     status,
+    stop,
     submit,
     wait,
+    yield_,
 )
 from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
 
@@ -40,10 +47,17 @@ app.command("events")(events.events)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.command("checkpoint")(checkpoint.checkpoint)
+app.command("yield")(yield_.yield_)
+app.command("stop")(stop.stop)
+app.command("requeue")(requeue.requeue)
+app.add_typer(plan.app, name="plan")
+app.add_typer(simulate.app, name="simulate")
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)
 app.command("doctor")(doctor.doctor)
+app.add_typer(stagger.app, name="stagger")
 
 
 def _print_version(value: bool) -> None:

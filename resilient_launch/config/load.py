@@ -118,6 +118,8 @@ def _build(values: dict[str, Any], base: Path, report: Report) -> LaunchConfig:
         script = os.path.normpath(workdir / values["script"])
         inside = Path(script).is_relative_to(workdir)
         values["script"] = str(Path(script).relative_to(workdir)) if inside else script
+    if (shared := values.get("stagger")) is not None and shared.group is not None:
+        values["stagger"] = replace(shared, group=Path(os.path.normpath(workdir / shared.group)))
     given = values.pop("fake", {})
     config = LaunchConfig(**{"name": "", **values})
     default = FakeSpec()

@@ -35,6 +35,12 @@ KINDS: dict[str, frozenset[str]] = {
     "agreement": frozenset({"round", "step", "status", "reason"}),
     # A rule was applied: `what` was decided, and `why`.
     "decision": frozenset({"what", "why"}),
+    # No rank moves any more: found, then withdrawn (one moved after all), suspected (it may yet move) or
+    # confirmed (the group is ended). `culprit`
+    # is the rank that the others wait for, None where none stands out, and `culprit_node` its node's name.
+    "hang": frozenset({"status", "culprit", "culprit_node", "why"}),
+    # Slow for three windows running: `scope` is rank, node or all; `ratio` is against the peers, or for all, the past.
+    "straggler": frozenset({"scope", "ranks", "nodes", "ratio", "window"}),
     # Training goes on from `resume_step`; `rework_steps` will be computed again.
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}

@@ -7,15 +7,16 @@ it claims the attempt, learns what a signal means, asks for agreed saves, and re
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
-import signal
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +24,26 @@ from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, ending
+from resilient_launch.job import agreement, control, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
-from resilient_launch.job.context import Allocation
-from resilient_launch.job.elastic import GangAgent, GroupResult, GroupSpec
+from resilient_launch.job.auto_interval import save_clock
+from resilient_launch.job.context import Allocation, own_address_towards
+from resilient_launch.job.control import ControlRequest, ControlWatch
+from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
+from resilient_launch.job.failures import NodeFailures
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
+from resilient_launch.job.turns import turns_for
+from resilient_launch.job.watch import NodeWatch
+from resilient_launch.policy import cause as cause_policy
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
 TICK_S = 0.2
 RETRY_AGREEMENT_S = 3.0
+SETTLE_TIMEOUT_S = 8.0
 log = logging.getLogger("rlaunch.agent")
 
 
@@ -81,6 +90,8 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
+        self._clock = save_clock(config, paths, attempt, allocation, partial(self._events.emit, flush=True))
+        self._turns = turns_for(config, paths, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
         self._pages: list[Page] = []
         self._reached = -1
@@ -90,10 +101,18 @@ class NodeAgent:
         self._asked_save_at = float("-inf")
         self.notice: Notice | None = None
         """The notice that stands."""
+        self._num_unexplained = 0
+        self.request: ControlRequest | None = None
+        """The yield or stop that was asked for."""
+        self._asked: list[ControlRequest] = []
+        self._asked_checkpoint_at = float("-inf")
+        self._abort_seen_at: float | None = None
         self._stop_agreed = False
         self._forced = False
         logs = paths.attempt_logs(attempt.number)
         logs.mkdir(parents=True, exist_ok=True)
+        self._watch = NodeWatch(config, allocation, log_dir=logs, page_dir=self._page_dir, tell=self._tell)
+        self._watch.set_environment()
         self._elastic = GangAgent(
             GroupSpec(
                 argv=argv,
@@ -101,7 +120,7 @@ class NodeAgent:
                 num_nodes=allocation.num_nodes,
                 max_restarts=config.restart.max_worker_restarts,
                 rendezvous_id=f"{config.name}-{attempt.number}",
-                local_address=address if allocation.is_first else _own_address(address),
+                local_address=address if allocation.is_first else own_address_towards(address),
                 store_address=address,
                 is_first=allocation.is_first,
                 error_dir=logs,
@@ -110,10 +129,12 @@ class NodeAgent:
             ),
             store,
             on_group=self._begin_group,
-            on_exit=lambda restart, exits: self._tell("exits", (restart, dict(exits))),
+            on_exit=self._on_group_failed,
+            may_wait=lambda: not any(page.has_stepped for page in self._pages),
         )
         os.environ.update(
             RLAUNCH_RUN_DIR=str(paths.directory),
+            RLAUNCH_RUN_ID=str(json.loads(paths.run.read_bytes())["id"]),
             RLAUNCH_ATTEMPT=str(attempt.number),
             RLAUNCH_PAGE_DIR=str(self._page_dir),
             RLAUNCH_LOG_DIR=str(logs),
@@ -135,8 +156,11 @@ class NodeAgent:
                 nodes=list(self._allocation.nodes),
             )
             threading.Thread(target=self._read_forwarded, name="rlaunch-forwarded", daemon=True).start()
-        threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
-        result: GroupResult | None = None
+            ControlWatch(self._paths, self._attempt.number, lambda request: self._tell("control", request)).start()
+        unfit = self._watch.check_node(self._connect, self._paths.directory)
+        result = self._force(unfit) if unfit else None
+        if result is None:
+            threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
         try:
             while result is None:
                 with contextlib.suppress(queue.Empty):
@@ -144,9 +168,24 @@ class NodeAgent:
                 if result is None:
                     result = self._tick()
         finally:
+            self._watch.end_group()
             self._end_agreement()
             self._elastic.kill_workers()
+            self._turns.close()
         return self._report(result)
+
+    def settled_notice(self) -> Notice | None:
+        """The notice that stands once every signal that was heard is understood.
+
+        A worker may die of the very signal that brings the notice, and its end be known first.
+        """
+        patience = time.monotonic() + SETTLE_TIMEOUT_S
+        while self._num_unexplained or not self._inbox.empty():
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._inbox.get(timeout=max(patience - time.monotonic(), 0.01)))
+            if time.monotonic() > patience:
+                break
+        return self.notice
 
     def emit_end(self, cause: Cause, step: int | None) -> None:
         """The attempt's last event."""
@@ -155,7 +194,7 @@ class NodeAgent:
     def seconds_to_wait(self) -> float:
         """How long the first node may take for its decision."""
         if self.notice is None or self.notice.deadline is None:
-            return ending.REPORTS_TIMEOUT_S + ending.REQUEUE_TIMEOUT_S
+            return ending.REPORTS_TIMEOUT_S + REQUEUE_TIMEOUT_S
         return max(self.notice.deadline - time.time(), 1.0)
 
     def close(self) -> None:
@@ -188,7 +227,26 @@ class NodeAgent:
                 restart, exits = message.value
                 # The pages outlive a killed worker, whose last events do not.
                 reached = max((page.step for page in self._pages), default=-1)
-                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached)
+                more = self._watch.explain_exits(exits)
+                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached, **more)
+            case "control":
+                self._on_control(message.value)
+            case "agreed":
+                self._on_agreed(message.value)
+            case "hopeless":
+                self._on_hopeless(message.value)
+            case "event":
+                kind, fields = message.value
+                self._events.emit(kind, flush=True, **fields)
+            case "hang":
+                restart, blame = message.value
+                log.error("hang: %s: ending the worker group", blame.why)
+                self._watch.blame_hang(blame)
+                self._elastic.kill_workers(of_restart=restart)
+            case "lost_nodes":
+                return self._force(
+                    f"no answer from {', '.join(self._allocation.nodes[node] for node in message.value)}"
+                )
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
@@ -200,6 +258,8 @@ class NodeAgent:
     def _on_signal(self, name: str, node: str | None) -> None:
         """``node`` is where it arrived; None for this one."""
         log.info("%s reached %s", name, node or self._allocation.node)
+        # Whatever it means, this attempt ends; a worker that died of it too must not come back meanwhile.
+        self._elastic.end_with_this_group()
         if not self._allocation.is_first:
             try:
                 number = self.store.add("signal/count", 1)
@@ -207,6 +267,7 @@ class NodeAgent:
             except (RuntimeError, ConnectionError):
                 self._tell("lost")
             return
+        self._num_unexplained += 1
         threading.Thread(
             target=lambda: self._tell("notice", self._classify(name)), name="rlaunch-classify", daemon=True
         ).start()
@@ -221,9 +282,13 @@ class NodeAgent:
                 self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def _on_notice(self, notice: Notice) -> None:
+        self._num_unexplained -= 1
         standing = self.notice
         if standing is not None and not _replaces(notice, standing):
             return
+        if standing is not None and standing.cause is Cause.CANCELLED:
+            # What was asked for stands; the new word only says how long there is.
+            notice = replace(notice, cause=Cause.CANCELLED)
         self.notice = notice
         log.warning("notice: %s, %s", notice.cause, _seconds_left(notice))
         self._events.emit("notice", flush=True, cause=notice.cause, deadline=notice.deadline, source=notice.source)
@@ -231,6 +296,25 @@ class NodeAgent:
         for page in self._pages:
             page.set_notice(notice)
         self._ask_to_stop()
+
+    # Requests.
+
+    def _on_control(self, request: ControlRequest) -> None:
+        if request.kind == "checkpoint":
+            self._asked.append(request)
+            self._asked_checkpoint_at = float("-inf")
+            return
+        self.request = request if self.request is None or request.kind == "stop" else self.request
+        cause = Cause.CANCELLED if request.kind == "stop" else request.cause
+        self._on_notice(Notice(cause=cause, deadline=request.deadline, source=f"{request.kind} request"))
+
+    def _on_agreed(self, step: int) -> None:
+        """Every rank saves at ``step`` because somebody asked: tell those who did, and withdraw their file."""
+        for request in self._asked:
+            why = f"every rank saves at step {step}"
+            self._events.emit("decision", flush=True, what="checkpoint request", why=why, request=request.id, step=step)
+        self._asked.clear()
+        control.withdraw(self._paths, "checkpoint", attempt=self._attempt.number)
 
     def _ask_to_stop(self) -> None:
         notice = self.notice
@@ -262,9 +346,9 @@ class NodeAgent:
         """Called by the elastic agent before a group starts: make its pages."""
         os.environ["RLAUNCH_RESTART"] = str(restart)
         pages = [Page.create(self._page_dir / f"r{restart}.{local}") for local in range(len(ranks))]
-        self._tell("group", (restart, pages))
+        self._tell("group", (restart, ranks, pages))
 
-    def _on_group_started(self, restart: int, pages: list[Page]) -> None:
+    def _on_group_started(self, restart: int, ranks: Sequence[int], pages: list[Page]) -> None:
         self._end_agreement()
         self._reached = max([self._reached, *(page.step for page in self._pages)])
         self._pages = pages
@@ -276,17 +360,44 @@ class NodeAgent:
             index=self._allocation.node_index,
             pages=pages,
             on_stop=lambda step: self._tell("stop", step),
-            on_event=lambda status, number, step, reason: self._events.emit(
-                "agreement", flush=True, status=status, round=number, step=step, reason=reason
-            ),
+            on_event=self._on_agreement,
             on_lost=lambda: self._tell("lost"),
         ).start()
         if self._allocation.is_first:
+            self._clock.group_started()
+            self._turns.group_started(pages)
             Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
+        self._watch.begin_group(self._group_store(), restart, ranks, pages)
         if self.notice is not None:
             for page in pages:
                 page.set_notice(self.notice)
             self._ask_to_stop()
+
+    def _on_agreement(self, status: str, number: int, step: int, reason: str) -> None:
+        self._events.emit("agreement", flush=True, status=status, round=number, step=step, reason=reason)
+        if (status, reason) == ("final", Reason.REQUEST.name.lower()) and self._allocation.is_first:
+            self._tell("agreed", step)
+
+    def _on_group_failed(self, restart: int, exits: Mapping[int, int]) -> None:
+        """In the elastic agent's thread, before it starts another group: is there any use in one?"""
+        self._tell("exits", (restart, dict(exits)))
+        if self.notice is not None or not any(exits.values()):
+            return
+        # A history that can't be read is no reason against another try.
+        with contextlib.suppress(OSError):
+            if why := self._failures(exits).why_no_restart(self._config, restart, self._pages):
+                self._elastic.end_with_this_group()
+                self._tell("hopeless", why)
+
+    def _failures(self, exits: Mapping[int, int]) -> NodeFailures:
+        return NodeFailures.read(self._paths, self._attempt.number, self._allocation.node, self._elastic.restart, exits)
+
+    def _on_hopeless(self, why: str) -> None:
+        """No further worker group: the other nodes must not wait for this one to join."""
+        self._forced = True
+        self._events.emit("decision", flush=True, what="no restart in this attempt", why=why)
+        with contextlib.suppress(RuntimeError):
+            self.store.set("abort", why)
 
     def _group_store(self) -> Store:
         """A connection of its own into the newest group's key space."""
@@ -309,19 +420,28 @@ class NodeAgent:
                 return self._force("the deadline came before every rank had left")
             if not self._stop_agreed and now - self._asked_at > RETRY_AGREEMENT_S:
                 self._ask_to_stop()
-        elif self._allocation.is_first and self._save_is_due(now):
+        elif self._allocation.is_first and self._may_ask(now):
             self._asked_save_at = now
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.TIME))
+            by_steps = self._config.checkpoint.every.steps is not None
+            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
+        if notice is None and self._asked and now - self._asked_checkpoint_at > RETRY_AGREEMENT_S:
+            self._asked_checkpoint_at = now
+            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
-            return self._force("another node's agent gave up")
+            self._abort_seen_at = self._abort_seen_at or now
+            # Ranks that had not begun may be failing by themselves just now, and what of is worth knowing.
+            if any(page.has_stepped for page in self._pages) or now - self._abort_seen_at > OTHERS_TIMEOUT_S:
+                return self._force("another node's agent gave up")
         return None
 
-    def _save_is_due(self, now: float) -> bool:
-        every_s = self._config.checkpoint.every.seconds
-        if every_s is None or not self._pages or min(page.step for page in self._pages) < 0:
+    def _may_ask(self, now: float) -> bool:
+        pages = self._pages
+        if not pages or min(page.step for page in pages) < 0:
             return False
-        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in self._pages))
-        return now - last >= every_s
+        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in pages))
+        is_due = self._clock.is_due(now, last, pages)
+        period_s = self._clock.period_s(pages)
+        return self._turns.may_ask(now, is_due=is_due, age_s=now - last, period_s=period_s, pages=pages)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""
@@ -339,31 +459,28 @@ class NodeAgent:
         # A script may end before the agreed step, or never attach: with no rank told to stop, a clean exit is the end.
         all_finished = outcomes == {Outcome.FINISHED} or not (self._stop_agreed or Outcome.STOPPED in outcomes)
         reached = max([self._reached, *(page.step for page in self._pages)])
+        failures = self._failures(result.exits)
+        first = failures.first
+        diagnosis = None if result.ok else self._watch.diagnosis
         return ending.NodeReport(
             node=self._allocation.node,
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
-            first_rank=result.first_rank,
-            error=self._explain(result),
+            first_rank=first.rank if first else None,
+            error=diagnosis.why if diagnosis else failures.explain() if first else result.error,
+            failed_at=first.at if first else None,
+            may_be_machine=first is not None and cause_policy.may_be_machine(first),
+            user_error=failures.user_error(self._config.workers_per_node),
+            every_rank_failed=len(failures.ranks) == self._config.workers_per_node,
+            blame=diagnosis.cause if diagnosis else None,
         )
-
-    def _explain(self, result: GroupResult) -> str:
-        """What the first rank that failed here had to say: its error file, or the end of its log."""
-        if result.first_rank is None:
-            return result.error
-        code = result.exits[result.first_rank]
-        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        logs = self._paths.attempt_logs(self._attempt.number)
-        stem = f"{self._allocation.node}.{result.first_rank}"
-        detail = ending.read_error(logs / f"{stem}.r{self._elastic.restart}.error.json", logs / f"{stem}.log")
-        return f"rank {result.first_rank} on {self._allocation.node} {end}\n{detail}".rstrip()
 
 
 def _replaces(new: Notice, standing: Notice) -> bool:
     """A cancel overrules what stands; otherwise the first cause stands, unless the end has come nearer."""
     if standing.cause is Cause.CANCELLED:
-        return False
+        return standing.deadline is None and new.deadline is not None
     if new.cause is Cause.CANCELLED or standing.cause is Cause.YIELDED:
         return True
     if new.deadline is None or new.cause is Cause.YIELDED:
@@ -379,15 +496,3 @@ def _fast_dir() -> str:
     """Memory where there is some: pages are touched every step."""
     shared_memory = Path("/dev/shm")
     return str(shared_memory) if os.access(shared_memory, os.W_OK) else tempfile.gettempdir()
-
-
-def _own_address(first_address: str) -> str:
-    """This node's address on the interface that leads to the first node."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((first_address, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

@@ -16,6 +16,9 @@ from resilient_launch.core.events import read_events
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.core.paths import RunPaths
 
+FINAL_ACTIONS = frozenset({"done", "fail", "cancel", "stop"})
+"""What is decided at an end that no further attempt follows by itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -38,7 +41,11 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's)."""
+    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's).
+
+    ``suspects`` are nodes that certainly failed, ``possible_suspect`` is where a failure began that a node can cause.
+    The job was asked to wait until ``not_before``, seconds since the epoch, 0 for not at all.
+    """
 
     number: int
     cause: str
@@ -48,6 +55,10 @@ class AttemptRecord:
     why: str
     first_rank: int | None = None
     error: str = ""
+    saved_step: int | None = None
+    suspects: tuple[str, ...] = ()
+    possible_suspect: str = ""
+    not_before: float = 0.0
 
 
 def read_attempts(paths: RunPaths) -> list[Attempt]:
@@ -68,7 +79,7 @@ def read_ends(paths: RunPaths) -> dict[int, AttemptRecord]:
         record = _load(path)
         if record is not None:
             known = {name: record[name] for name in AttemptRecord.__dataclass_fields__ if name in record}
-            end = AttemptRecord(**known)
+            end = AttemptRecord(**{**known, "suspects": tuple(known.get("suspects", ()))})
             ends[end.number] = end
     return ends
 

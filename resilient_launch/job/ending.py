@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from resilient_launch.cluster.base import Scheduler
+from resilient_launch.cluster.hostlist import expand
+from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core import durable
 from resilient_launch.core.causes import Cause, Notice, RunState
-from resilient_launch.core.errors import RefusedError, RlaunchError
+from resilient_launch.core.errors import RlaunchError
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement
+from resilient_launch.job import agreement, control
 from resilient_launch.job.attempt import (
+    FINAL_ACTIONS,
     Attempt,
     AttemptRecord,
     last_notice,
@@ -27,9 +30,15 @@ from resilient_launch.job.attempt import (
     record_end,
 )
 from resilient_launch.job.context import Allocation
+from resilient_launch.job.control import ControlRequest
+from resilient_launch.job.failures import checkpoint_names, limits_of
+from resilient_launch.job.lives import read_lives
+from resilient_launch.job.requeue import Return, Wish, come_back, excludable
+from resilient_launch.policy import backoff
 from resilient_launch.policy import cause as cause_policy
 from resilient_launch.policy import notice as notice_policy
-from resilient_launch.policy.requeue import AttemptEnd, Decision, decide
+from resilient_launch.policy.requeue import NO_BUDGET, AttemptEnd, Decision, decide
+from resilient_launch.policy.suspects import Blame, suspects
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -38,14 +47,18 @@ log = logging.getLogger("rlaunch.agent")
 Classifier = Callable[[str], Notice]
 RESERVE_S = 2.0
 REPORTS_TIMEOUT_S = 60.0
-REQUEUE_TIMEOUT_S = 120.0
 FAREWELL_S = 3.0
-_ERROR_TAIL_CHARS = 4000
+_NOTHING_TO_BLAME = frozenset({*NO_BUDGET, Cause.FINISHED, Cause.CANCELLED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReport:
-    """How one node's part of an attempt ended. Steps are counts of completed ones."""
+    """How one node's part of an attempt ended. Steps are counts of completed ones.
+
+    ``first_rank`` failed first on this node, at ``failed_at``; ``error`` is what it had to say, ``may_be_machine``
+    whether the node can be at fault, ``user_error`` why it would come back for certain. ``blame`` is the cause where
+    the node's agent knows more than that its workers failed.
+    """
 
     node: str
     finished: bool
@@ -53,6 +66,11 @@ class NodeReport:
     saved_step: int | None
     first_rank: int | None
     error: str
+    failed_at: float | None = None
+    may_be_machine: bool = False
+    user_error: str = ""
+    every_rank_failed: bool = False
+    blame: Cause | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +104,21 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             end_time=view.end_time if view else allocation.end_time,
             kill_wait_s=kill_wait_s,
             signal_lead_s=signal_lead_s,
+            job_reason=view.reason if view else "",
+            is_requeued=view is not None and (view.restart_count or 0) > allocation.slurm_restart_count,
+            maintenance_starts=_maintenance_starts(scheduler, allocation) if view else (),
         )
 
     return classify
 
 
-def read_error(error_file: Path, log_file: Path) -> str:
-    """What a failed rank left: the message of its error file, or the end of its log."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        message = json.loads(error_file.read_bytes())["message"]
-        text = message if isinstance(message, str) else message["extraInfo"]["py_callstack"]
-        return str(text)[-_ERROR_TAIL_CHARS:]
-    with contextlib.suppress(OSError):
-        return log_file.read_bytes()[-_ERROR_TAIL_CHARS:].decode(errors="replace")
-    return ""
+def _maintenance_starts(scheduler: Scheduler, allocation: Allocation) -> list[float]:
+    """When windows open in which this gang's nodes go down for maintenance."""
+    nodes = set(allocation.nodes)
+    with contextlib.suppress(RlaunchError):
+        found = [each for each in scheduler.reservations() if each.is_maintenance]
+        return [float(each.start_time) for each in found if nodes & set(expand(each.nodes))]
+    return []
 
 
 def report_and_wait(store: Store, allocation: Allocation, report: NodeReport, *, timeout_s: float) -> str:
@@ -120,63 +139,154 @@ def conclude(
     *,
     store: Store,
     scheduler: Scheduler,
+    config: LaunchConfig,
     paths: RunPaths,
     allocation: Allocation,
     attempt: Attempt,
     report: NodeReport,
-    notice: Notice | None,
-    max_failures: int,
+    standing_notice: Callable[[], Notice | None],
+    request: ControlRequest | None,
 ) -> Conclusion:
-    """On the first node: gather the reports, decide, write it down, requeue, and tell the others."""
+    """On the first node: gather the reports, decide, write it down, requeue, and tell the others.
+
+    ``request`` is the yield or stop that was asked for, if one was. ``standing_notice`` is asked again once all nodes
+    have reported: another node's signal may have come meanwhile.
+    """
     deadline = time.time() + REPORTS_TIMEOUT_S
+    notice = standing_notice()
     if notice is not None and notice.deadline is not None:
         deadline = min(deadline, notice.deadline - reserve_s(notice) / 2)
     reports = [report, *_gather(store, range(1, allocation.num_nodes), deadline)]
-    missing = allocation.num_nodes - len(reports)
-    cause = cause_policy.of_reports(
-        finished=[each.finished for each in reports],
-        num_missing=missing,
-        notice=notice.cause if notice else None,
-    )
-    end_step = max((each.end_step for each in reports if each.end_step is not None), default=None)
-    decision = decide(
-        AttemptEnd(cause=cause, end_step=end_step), earlier_ends(paths, attempt.number), max_failures=max_failures
-    )
-    failed = next((each for each in reports if each.first_rank is not None), None)
-    error = failed.error if failed and cause is Cause.CRASH else ""
+    notice = standing_notice()
+    record, decision = _judge(config, paths, allocation, attempt, reports, notice, request)
+    cause, end_step, error = Cause(record.cause), record.end_step, record.error
     log.info("attempt %d: %s at step %s: %s (%s)", attempt.number, cause, end_step, decision.action, decision.why)
-    record_end(
-        paths,
-        AttemptRecord(
-            number=attempt.number,
-            cause=cause,
-            end_step=end_step,
-            ended_at=time.time(),
-            action=decision.action,
-            why=decision.why,
-            first_rank=failed.first_rank if failed else None,
-            error=error,
-        ),
-    )
-    requeued = False
+    record_end(paths, record)
+    outcome = Return(comes_back=False)
     if decision.action == "requeue":
-        decision, requeued = _requeue(scheduler, paths, allocation, decision)
-    if not requeued:
-        write_verdict(paths, decision, cause=cause, attempt=attempt.number, step=end_step, error=error)
+        outcome = come_back(scheduler, paths, allocation, _wish(scheduler, config, paths, record, request))
+        decision = replace(decision, why="; ".join(filter(None, (decision.why, outcome.why))))
+    if not outcome.comes_back:
+        write_verdict(
+            paths,
+            decision,
+            cause=cause,
+            attempt=attempt.number,
+            step=end_step,
+            error=error,
+            is_resubmittable=outcome.is_resubmittable,
+        )
+    control.clear(paths, attempt.number, is_final=not outcome.comes_back)
     with contextlib.suppress(ConnectionError):
         agreement.post(store, "decision", {"action": decision.action})
         _wait_until_gone(store, len(reports) - 1)
-    return Conclusion(cause=cause, decision=decision, requeued=requeued)
+    return Conclusion(cause=cause, decision=decision, requeued=outcome.comes_back)
+
+
+def _judge(
+    config: LaunchConfig,
+    paths: RunPaths,
+    allocation: Allocation,
+    attempt: Attempt,
+    reports: Sequence[NodeReport],
+    notice: Notice | None,
+    request: ControlRequest | None,
+) -> tuple[AttemptRecord, Decision]:
+    """What happened, and what follows, from what the nodes said."""
+    missing = tuple(node for node in allocation.nodes if node not in {each.node for each in reports})
+    cause = cause_policy.of_reports(
+        finished=[each.finished for each in reports],
+        num_missing=len(missing),
+        notice=notice.cause if notice else None,
+        blamed=[each.blame for each in reports if each.blame is not None],
+    )
+    # The failure that came first, whichever node reported first.
+    failed = min(
+        (each for each in reports if each.first_rank is not None),
+        key=lambda each: (each.may_be_machine, each.failed_at or 0.0),
+        default=None,
+    )
+    explained = next((each for each in reports if each.blame is cause), failed if cause is Cause.CRASH else None)
+    steps = [each.end_step for each in reports if each.end_step is not None]
+    saves = [each.saved_step for each in reports if each.saved_step is not None]
+    end = AttemptEnd(cause=cause, end_step=max(steps, default=None), saved_step=max(saves, default=None))
+    decision = decide(
+        end,
+        earlier_ends(paths, attempt.number),
+        limits=limits_of(config),
+        lives=read_lives(paths, until=(attempt.number + 1, 0)) if cause not in _NOTHING_TO_BLAME else (),
+        checkpoints=checkpoint_names(paths),
+        user_error=_user_error(reports, failed),
+        stop_requested=request is not None and request.kind == "stop",
+    )
+    wait_s = backoff.delay_s(
+        decision.num_failures if decision.action == "requeue" else 0,
+        base_s=config.restart.backoff_s,
+        cap_s=config.restart.backoff_max_s,
+        jitter=random.random(),
+    )
+    now = time.time()
+    return (
+        AttemptRecord(
+            number=attempt.number,
+            cause=cause,
+            end_step=end.end_step,
+            saved_step=end.saved_step,
+            ended_at=now,
+            action=decision.action,
+            why=decision.why,
+            first_rank=failed.first_rank if failed else None,
+            error=explained.error if explained else "",
+            suspects=missing if cause is Cause.NODE_FAILURE else (),
+            possible_suspect=failed.node if failed and failed.may_be_machine and cause is Cause.CRASH else "",
+            not_before=now + wait_s if wait_s else 0.0,
+        ),
+        decision,
+    )
+
+
+def _user_error(reports: Sequence[NodeReport], failed: NodeReport | None) -> str:
+    """The error that every attempt would meet; an ordinary exception has to come from every rank of the gang."""
+    if failed is None or not failed.user_error:
+        return ""
+    is_common = all(each.every_rank_failed for each in reports)
+    return failed.user_error if is_common or not failed.every_rank_failed else ""
+
+
+def _wish(
+    scheduler: Scheduler, config: LaunchConfig, paths: RunPaths, record: AttemptRecord, request: ControlRequest | None
+) -> Wish:
+    if request is not None:
+        return Wish(held=request.held, not_before=request.begin or 0.0)
+    exclude: list[str] = []
+    if record.cause not in _NOTHING_TO_BLAME and config.restart.exclude_nodes:
+        blames = [
+            Blame(ended_at=each.ended_at, certain=tuple(each.suspects), possible=each.possible_suspect)
+            for _, each in sorted(read_ends(paths).items())
+        ]
+        if nodes := suspects(blames, now=time.time()):
+            asked = dict(config.sbatch).get("exclude", "")
+            exclude = excludable(
+                scheduler, nodes, asked=str(asked), partition=config.partition or "", num_nodes=config.nodes.min
+            )
+            log.warning("suspect nodes: %s; the next attempt stays away from: %s", nodes, exclude or "none")
+    return Wish(not_before=record.not_before, exclude=tuple(exclude))
 
 
 def earlier_ends(paths: RunPaths, number: int) -> list[AttemptEnd]:
-    """How every attempt before ``number`` ended, in order."""
+    """How every attempt before ``number`` ended, in order, since the last end that was a verdict.
+
+    Whoever submitted the run again after a verdict has looked at it: the budgets are whole again.
+    """
     ends = read_ends(paths)
-    return [
-        AttemptEnd(cause=Cause(ends[each].cause), end_step=ends[each].end_step)
-        for each in sorted(ends)
-        if each < number
-    ]
+    found: list[AttemptEnd] = []
+    for each in sorted(ends):
+        if each < number:
+            end = ends[each]
+            found.append(AttemptEnd(cause=Cause(end.cause), end_step=end.end_step, saved_step=end.saved_step))
+            if end.action in FINAL_ACTIONS:
+                found.clear()
+    return found
 
 
 def record_silent_ends(paths: RunPaths, scheduler: Scheduler, attempt: Attempt) -> None:
@@ -200,21 +310,43 @@ def record_silent_ends(paths: RunPaths, scheduler: Scheduler, attempt: Attempt) 
                 ended_at=attempt.claimed_at,
                 action="requeue",
                 why=why,
+                # Whoever else fell silent, the first node's agent did: it could have said so.
+                suspects=older.nodes[:1] if cause is Cause.NODE_FAILURE else (),
             ),
         )
 
 
 def write_verdict(
-    paths: RunPaths, decision: Decision, *, cause: Cause, attempt: int, step: int | None, error: str
+    paths: RunPaths,
+    decision: Decision,
+    *,
+    cause: Cause,
+    attempt: int,
+    step: int | None,
+    error: str,
+    is_resubmittable: bool = False,
 ) -> None:
-    """Write down that no further attempt follows, and why. This file, and no exit code, is the run's word."""
+    """Write down that no further attempt follows, and why. This file, and no exit code, is the run's word.
+
+    ``is_resubmittable`` says that the run would go on if somebody who can reach sbatch submitted its job again.
+    """
     state = {
         "done": RunState.FINISHED,
         "fail": RunState.FAILED,
         "cancel": RunState.CANCELLED,
+        "stop": RunState.STOPPED,
         "requeue": RunState.STOPPED,
     }[decision.action]
-    verdict = {"state": state, "cause": cause, "attempt": attempt, "step": step, "why": decision.why, "error": error}
+    verdict = {
+        "state": state,
+        "cause": cause,
+        "attempt": attempt,
+        "step": step,
+        "why": decision.why,
+        "hint": decision.hint,
+        "error": error,
+        "is_resubmittable": is_resubmittable,
+    }
     durable.replace_file(paths.verdict, json.dumps(verdict, indent=1).encode())
 
 
@@ -224,33 +356,9 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
         with contextlib.suppress(ConnectionError):
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
-                reports.append(NodeReport(**word))
+                blame = Cause(word["blame"]) if word.get("blame") else None
+                reports.append(NodeReport(**{**word, "blame": blame}))
     return reports
-
-
-def _requeue(
-    scheduler: Scheduler, paths: RunPaths, allocation: Allocation, decision: Decision
-) -> tuple[Decision, bool]:
-    """Put the job back into the queue: by scontrol here, or by the watcher in the batch shell where that fails."""
-    request = paths.requeue_request(allocation.job_id, allocation.slurm_restart_count)
-    deadline = time.monotonic() + REQUEUE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            scheduler.requeue(allocation.job_id)
-            return decision, True
-        except RefusedError as error:
-            why = f"Slurm refused to requeue job {allocation.job_id}: {error.why or error.what}"
-            log.error("%s", why)
-            return Decision(action="requeue", why=why), False
-        except RlaunchError as error:
-            log.warning("%s; asking the watcher in the batch shell", error)
-        with contextlib.suppress(FileExistsError):
-            durable.write_file(request, b"")
-        if _vanishes(request, timeout_s=10.0):
-            return decision, True
-    return Decision(
-        action="requeue", why=f"job {allocation.job_id} could not be requeued: Slurm does not answer"
-    ), False
 
 
 def _wait_until_gone(store: Store, num_others: int) -> None:
@@ -258,12 +366,3 @@ def _wait_until_gone(store: Store, num_others: int) -> None:
     deadline = time.monotonic() + FAREWELL_S
     while store.add("gone", 0) < num_others and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def _vanishes(request: Path, *, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if request.name not in {entry.name for entry in request.parent.iterdir()}:
-            return True
-        time.sleep(0.2)
-    return False

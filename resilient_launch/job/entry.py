@@ -103,20 +103,21 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
         word = ending.report_and_wait(agent.store, allocation, report, timeout_s=agent.seconds_to_wait())
         log.info("leaving: %s", word)
         agent.close()
-        return 0 if word in ("done", "requeue", "cancel") else 1
+        return 0 if word in ("done", "requeue", "cancel", "stop") else 1
     conclusion = ending.conclude(
         store=agent.store,
         scheduler=scheduler,
+        config=config,
         paths=paths,
         allocation=allocation,
         attempt=attempt,
         report=report,
-        notice=agent.notice,
-        max_failures=config.restart.max_crashes,
+        standing_notice=agent.settled_notice,
+        request=agent.request,
     )
     agent.emit_end(conclusion.cause, report.end_step)
     agent.close()
-    return 0 if conclusion.requeued or conclusion.decision.action in ("done", "cancel") else 1
+    return 0 if conclusion.requeued or conclusion.decision.action in ("done", "cancel", "stop") else 1
 
 
 def _prepare_environment(config: LaunchConfig, paths: RunPaths) -> None:

@@ -38,11 +38,11 @@ def submit(plan: SubmitPlan, connection: Connection) -> str:
     _check_root(plan)
     made = _make_directory(paths)
     try:
-        with _locked(paths):
+        with locked(paths):
             if not made:
                 _check_resubmission(paths, connection)
             _fill(plan, is_new=made)
-            with _verdict_set_aside(paths):
+            with verdict_set_aside(paths):
                 job_id = submitit_glue.submit(plan.request, connection.env)
             write_run(paths, read_run(paths).with_job(job_id))
             return job_id
@@ -99,7 +99,8 @@ def _make_directory(paths: RunPaths) -> bool:
     return True
 
 
-def _locked(paths: RunPaths) -> FileLock:
+def locked(paths: RunPaths) -> FileLock:
+    """The lock of whoever submits the run, taken. Raises RefusedError when somebody has it, UsageError."""
     lock = FileLock(paths.directory / "submit.lock", timeout=0)
     try:
         lock.acquire()
@@ -166,7 +167,7 @@ def _fill(plan: SubmitPlan, *, is_new: bool) -> None:
 
 
 @contextlib.contextmanager
-def _verdict_set_aside(paths: RunPaths) -> Iterator[None]:
+def verdict_set_aside(paths: RunPaths) -> Iterator[None]:
     """A run that goes on has no verdict; one whose submission is refused keeps the one it had."""
     aside = paths.verdict.with_suffix(".before.json")
     with contextlib.suppress(FileNotFoundError):

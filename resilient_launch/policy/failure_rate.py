@@ -39,8 +39,8 @@ class Rate:
         """What is believed before anything is seen: an MTBF, worth ``weight`` failures."""
         return cls(events=weight, exposure_s=weight * mtbf_s)
 
-    def observed(self, num_events: int, exposure_s: float) -> Rate:
-        """After ``num_events`` more in ``exposure_s`` more seconds.
+    def observed(self, num_events: float, exposure_s: float) -> Rate:
+        """After ``num_events`` more in ``exposure_s`` more seconds; old ones may count for less than one each.
 
         Time that is still running, or ended without an interruption (finished, time limit), counts as exposure only.
         """

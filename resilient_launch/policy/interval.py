@@ -172,23 +172,20 @@ class Situation:
     def flat_region(self, loss: float = FLAT_LOSS) -> tuple[float, float]:
         """The shortest and the longest interval whose goodput is within ``loss``, relative, of the best.
 
-        Goodput rises up to the best interval and falls after it, so bisection finds both ends.
+        Goodput rises up to the best interval and falls after it, so bisection finds both ends. Infinity where no
+        interval is too long, because a notice saves nearly everything.
         """
         best_s = self.best_s
         if math.isinf(best_s):
             best_s = 40 * self.mtbf_s
         wanted = (1 - loss) * self.goodput_at(best_s)
         low = max(_crossing(self, wanted, best_s, best_s * 1e-6), self.drain_s)
-        high = _crossing(self, wanted, best_s, 1e4 * max(best_s, self.mtbf_s))
-        return low, high
+        far_s = 1e4 * max(best_s, self.mtbf_s)
+        high = _crossing(self, wanted, best_s, far_s)
+        return low, math.inf if high >= far_s else high
 
-    def oddity(self, *, limit_s: float | None = None) -> str | None:
+    def oddity(self) -> str | None:
         """What is absurd about these values, in words; None when nothing is. They still have an answer."""
-        if limit_s is not None and self.effective_cost_s >= limit_s:
-            limit = format_duration(limit_s)
-            return (
-                f"one checkpoint ({format_duration(self.effective_cost_s)}) does not fit in the time limit of {limit}"
-            )
         if self.mtbf_s <= self.effective_cost_s:
             return (
                 f"the MTBF ({format_duration(self.mtbf_s)}) is not above the cost of one checkpoint "

@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 COMPONENTS = ("useful", "lost", "checkpoint", "emergency", "restart")
 KINDS = ("failure", "preemption", "limit")
 _FAILURE = 0
-MAX_ATTEMPTS = 200_000
+MAX_ATTEMPTS = 50_000
 _LANES_AT_ONCE = 4096
 """Arrays of this many runs stay in the processor's cache."""
 
@@ -151,7 +151,7 @@ class _Lanes:
 def simulate(models: Sequence[JobModel], *, num_runs: int, seed: int) -> list[Outcome]:
     """Play each model ``num_runs`` times. The same seed gives the same answer.
 
-    Raises UsageError for no runs, and for a model that does not get to its end in 200 000 attempts.
+    Raises UsageError for no runs, and for a model that does not get to its end in 50 000 attempts.
     """
     if num_runs < 1:
         raise UsageError(f"{num_runs} runs", why="there must be one at least", hint="--runs 400")

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import settings
 
 from resilient_launch.checkpoint.torch_board import StoreBoard
+
+# A loaded machine must not fail a test, and several tests at once must not fight over threads.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
+torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,6 @@ class Ranks:
 
 
 def serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:
-    torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=world_size)
     me = Rank(rank, world_size, store)

@@ -15,7 +15,9 @@ from training import Training
 
 from resilient_launch.checkpoint import store
 from resilient_launch.checkpoint.checkpointer import Checkpointer
+from resilient_launch.checkpoint.dcp import StoreReader
 from resilient_launch.checkpoint.digest import state_digest, state_lines
+from resilient_launch.checkpoint.index import INDEX_NAME, Index
 from resilient_launch.checkpoint.rng import seed_all
 from resilient_launch.checkpoint.train_state import TrainState
 from resilient_launch.core.errors import CheckpointError, UsageError
@@ -375,6 +377,8 @@ def test_a_state_that_cannot_be_saved_exactly_is_refused_by_name(tmp_path: Path)
             TrainState(**bad)
     with pytest.raises(UsageError, match="no such entry"):
         TrainState(per_rank=["x"])
+    with pytest.raises(UsageError, match="never per rank"):
+        TrainState(model=torch.nn.Linear(1, 1), per_rank=["model"])
 
 
 def test_changed_code_and_topology_are_loud(tmp_path: Path) -> None:
@@ -415,6 +419,16 @@ def test_nothing_to_restore_leaves_the_state_alone(tmp_path: Path) -> None:
     assert checkpointer.restore(training.state) is None
     assert [verdict.standing for verdict in checkpointer.verdicts] == [store.Standing.DAMAGED]
     assert capture_equal(training.state, reference.state)
+
+
+def test_torchs_own_load_reads_through_our_reader(tmp_path: Path) -> None:
+    saved = torch.nn.Linear(3, 2)
+    report = Checkpointer(tmp_path).save(TrainState(model=saved))
+    target = {"model/weight": torch.zeros(2, 3)}
+    with store.open_checkpoint(tmp_path / str(report.id)) as opened:
+        reader = StoreReader(opened, Index.parse(opened.read(INDEX_NAME)))
+        torch.distributed.checkpoint.load(target, storage_reader=reader, no_dist=True)
+    assert torch.equal(target["model/weight"], saved.weight)
 
 
 UNPICKLING_IS_FORBIDDEN = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resilient_launch.config import ConfigErrors, LaunchConfig, as_dict, dump, load, loads, notes
-from resilient_launch.config.schema import Every, KillWorker, NodeRange, Preempt
+from resilient_launch.config.schema import Every, KillWorker, NodeRange, Preempt, StaggerConfig
 from resilient_launch.core.errors import UsageError
 
 HEAD = "name: demo\nmodule: pkg.train\n"
@@ -36,7 +36,7 @@ def test_defaults() -> None:
     found = config()
     assert (found.nodes, found.workers_per_node, found.gpus_per_node) == (NodeRange(min=1, max=1), 1, 0)
     assert (found.time_s, found.memory_mb, found.partition, found.signal_lead_s) == (None, None, None, 120)
-    assert (found.checkpoint.every, found.checkpoint.keep) == (Every(seconds=600), 3)
+    assert (found.checkpoint.every, found.checkpoint.keep) == (Every(auto=True), 3)
     assert (found.cluster, found.faults, found.python, found.workdir) == ("slurm", (), sys.executable, Path.cwd())
 
 
@@ -97,6 +97,7 @@ def test_rounding_up_to_slurms_minutes_is_noted() -> None:
 @pytest.mark.parametrize(
     ("text", "every"),
     [
+        ("auto", Every(auto=True)),
         ("100 steps", Every(steps=100)),
         ("1 step", Every(steps=1)),
         ("{steps: 5}", Every(steps=5)),
@@ -457,3 +458,17 @@ def test_escape_sequences_never_reach_the_terminal() -> None:
 def test_importing_is_light() -> None:
     code = "import sys, resilient_launch.config; print(*{'torch', 'submitit', 'typer', 'numpy'} & set(sys.modules))"
     assert python(code) == ""
+
+
+def test_a_stagger_group_is_a_directory_relative_to_the_workdir(tmp_path: Path) -> None:
+    found = loads(f"{HEAD}workdir: /site/dir\nstagger: {{group: ../shared, writers: 3, max_wait: 5m}}", base=tmp_path)
+    shared = found.stagger
+    assert (shared.group, shared.writers, shared.max_wait_s) == (Path("/site/shared"), 3, 300.0)
+    assert loads(dump(found), frozen=True) == found
+    assert config("stagger: {group: /s, writers: auto}").stagger == StaggerConfig(group=Path("/s"))
+    assert config().stagger.group is None
+
+
+@pytest.mark.parametrize("text", ["writers: 0", "writers: many", "writers: 65", "max_wait: 60", "group: ''", "k: 2"])
+def test_not_a_stagger_group(text: str) -> None:
+    assert len(issues(f"{HEAD}stagger: {{{text}}}")) == 1

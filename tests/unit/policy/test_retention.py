@@ -1,7 +1,7 @@
 """Retention: what each rule keeps, and what no rule can take away."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resilient_launch.core.errors import UsageError
@@ -53,6 +53,7 @@ def test_keeping_none_is_refused() -> None:
         newest(0)
 
 
+@settings(deadline=None)
 @given(items=items_of, count=st.integers(1, 5), resumed=st.none() | ids)
 def test_whatever_the_policy_the_protected_stay(items: list[Kept], count: int, resumed: CheckpointId | None) -> None:
     flags = keep_flags(items, newest(count), resumed_from=resumed)

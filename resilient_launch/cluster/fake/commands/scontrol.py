@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from resilient_launch.cluster.fake import hostlist, timefmt
 from resilient_launch.cluster.fake.commands import (
@@ -23,7 +24,7 @@ OPTIONS = table(
     "all:a clusters:M= details:d federation:F future help:h hide local:L oneliner:o quiet:Q sibling uid:u= usage "
     "verbose:v version:V json yaml"
 )
-_UPDATE_KEYS = ("starttime", "timelimit", "endtime", "comment", "priority")
+_UPDATE_KEYS = ("starttime", "timelimit", "endtime", "comment", "priority", "requeue", "excnodelist")
 
 
 def run(context: Context, call: Call) -> Reply:
@@ -211,9 +212,22 @@ def _update_job(context: Context, job: Job, values: dict[str, str]) -> None:
             job.time_limit_s = max(60, round((job.end - job.start + 59) // 60) * 60)
         elif name == "comment":
             job.comment = value
+        elif name == "requeue":
+            job.request = replace(job.request, requeue=value == "1")
+        elif name == "excnodelist":
+            if not job.is_pending:
+                raise NotAllowedError("Job is no longer pending execution")
+            job.request = replace(job.request, exclude=tuple(_known_nodes(context, value)))
         elif name == "priority" and value.isdigit():
             job.priority = int(value)
     context.life.touch(job)
+
+
+def _known_nodes(context: Context, text: str) -> list[str]:
+    names = hostlist.expand(text)
+    if any(name not in context.life.nodes for name in names):
+        raise NotAllowedError("Invalid node name specified")
+    return names
 
 
 def _moment(text: str, now: float) -> float:

@@ -1,0 +1,228 @@
+"""What a mount really does: locks, renames, exclusive creation, listings, the server's clock.
+
+Documentation of file systems says what they should do; a mount's options and version decide. The probe uses files of
+its own in a fresh directory and processes of its own, and removes both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+NUM_RACERS = 4
+NUM_RENAMES = 200
+PEER_TIMEOUT_S = 30.0
+STALE_LIMIT_S = 10.0
+_PEER = Path(__file__)
+
+
+class LockKind(StrEnum):
+    """Which lock a mount deserves."""
+
+    FLOCK = "flock"
+    """flock excludes, as far as was looked."""
+    SOFT = "soft"
+    """flock does not exclude, but exclusive creation does: a lock file."""
+    NONE = "none"
+    """Neither does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MountReport:
+    """What was found. None stands for what could not be found out."""
+
+    directory: str
+    flock_excludes: bool | None
+    """Whether a second process was kept out."""
+    flock_excludes_nodes: bool | None
+    """Whether a second node was kept out; None where no other node was asked."""
+    rename_is_atomic: bool | None
+    """Whether a reader always found the old file or the new one."""
+    exclusive_create_is_honest: bool | None
+    """Whether exactly one of several processes created each file."""
+    listing_delay_s: float | None
+    """How long another process's new file took to show in a listing, seconds."""
+    clock_offset_s: float | None
+    """The server's clock minus this machine's, seconds."""
+
+    @property
+    def lock(self) -> LockKind:
+        """What can be relied on, for speed alone."""
+        if self.flock_excludes and self.flock_excludes_nodes is not False:
+            return LockKind.FLOCK
+        return LockKind.SOFT if self.exclusive_create_is_honest else LockKind.NONE
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "lock": str(self.lock)}
+
+
+def probe(directory: Path, *, remote: Sequence[str] = ()) -> MountReport:
+    """Try out the mount that holds ``directory``; takes a second or two.
+
+    ``remote`` is a command that runs a command on another node that sees the same mount, such as
+    ``("srun", "--nodes=1", "--ntasks=1", "--nodelist=node7")``. Raises OSError when nothing can be written there.
+    """
+    with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as name:
+        place = Path(name)
+        return MountReport(
+            directory=str(directory),
+            flock_excludes=_flock_excludes(place / "local", ()),
+            flock_excludes_nodes=_flock_excludes(place / "remote", remote) if remote else None,
+            rename_is_atomic=_rename_is_atomic(place),
+            exclusive_create_is_honest=_create_is_honest(place),
+            listing_delay_s=_listing_delay_s(place, remote),
+            clock_offset_s=_clock_offset_s(place),
+        )
+
+
+def clock_offset_s(directory: Path) -> float:
+    """The server's clock minus this machine's, within the time that one small write takes. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as name:
+        return _clock_offset_s(Path(name))
+
+
+def _clock_offset_s(place: Path) -> float:
+    path = place / "clock"
+    path.touch()
+    before = time.time()
+    os.utime(path)
+    after = time.time()
+    return path.stat().st_mtime - (before + after) / 2
+
+
+def _peer(remote: Sequence[str], *args: str) -> subprocess.Popen[bytes]:
+    # -I: neither the working directory nor the environment may lend it other modules.
+    command = [*remote, sys.executable, "-I", str(_PEER), *args]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def _answer(peer: subprocess.Popen[bytes]) -> str | None:
+    """The peer's one word; None when it did not come, or the peer failed."""
+    try:
+        out, _ = peer.communicate(timeout=PEER_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        peer.kill()
+        peer.communicate()
+        return None
+    return out.decode("ascii", "replace").strip() if peer.returncode == 0 else None
+
+
+def _flock_excludes(path: Path, remote: Sequence[str]) -> bool | None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        try:
+            answer = _answer(_peer(remote, "flock", str(path)))
+        except OSError:
+            return None
+        return {"refused": True, "taken": False}.get(answer or "")
+    finally:
+        os.close(fd)
+
+
+def _rename_is_atomic(place: Path) -> bool | None:
+    target = place / "renamed"
+    target.write_text("0" * 4096)
+    try:
+        reader = _peer((), "read", str(target))
+    except OSError:
+        return None
+    number = 0
+    deadline = time.monotonic() + PEER_TIMEOUT_S
+    while reader.poll() is None and time.monotonic() < deadline:
+        number = (number + 1) % 10
+        temporary = place / "renaming"
+        temporary.write_text(str(number) * 4096)
+        temporary.replace(target)
+    return {"whole": True, "torn": False}.get(_answer(reader) or "")
+
+
+def _create_is_honest(place: Path) -> bool | None:
+    folder = place / "created"
+    folder.mkdir()
+    try:
+        racers = [_peer((), "create", str(folder)) for _ in range(NUM_RACERS)]
+    except OSError:
+        return None
+    # A race needs a common start.
+    deadline = time.monotonic() + PEER_TIMEOUT_S
+    while not all((folder / f"ready-{racer.pid}").exists() for racer in racers) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (folder / "go").touch()
+    answers = [_answer(racer) for racer in racers]
+    if any(answer is None or not answer.isdecimal() for answer in answers):
+        return None
+    return sum(int(answer or 0) for answer in answers) == NUM_RENAMES
+
+
+def _listing_delay_s(place: Path, remote: Sequence[str]) -> float | None:
+    folder = place / "listed"
+    folder.mkdir()
+    # A cached listing is what may be stale, so there has to be one.
+    sorted(folder.iterdir())
+    name = secrets.token_hex(8)
+    try:
+        if _answer(_peer(remote, "touch", str(folder / name))) is None:
+            return None
+    except OSError:
+        return None
+    began = time.monotonic()
+    while folder / name not in folder.iterdir():
+        if time.monotonic() - began > STALE_LIMIT_S:
+            return STALE_LIMIT_S
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+# What the other process does. It runs this file by itself, so nothing of the package is needed on the other side.
+
+
+def _peer_main(role: str, path: Path) -> str:
+    if role == "flock":
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return "refused"
+        return "taken"
+    if role == "read":
+        for _ in range(NUM_RENAMES):
+            try:
+                data = path.read_bytes()
+            except OSError:
+                return "torn"
+            if len(data) != 4096 or len(set(data)) != 1:
+                return "torn"
+            time.sleep(0.001)
+        return "whole"
+    if role == "create":
+        won = 0
+        (path / f"ready-{os.getpid()}").touch()
+        deadline = time.monotonic() + PEER_TIMEOUT_S
+        while not (path / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for number in range(NUM_RENAMES):
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                won += 1
+        return str(won)
+    path.touch()
+    return "done"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(_peer_main(sys.argv[1], Path(sys.argv[2])))

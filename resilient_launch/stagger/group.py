@@ -1,0 +1,204 @@
+"""A group's directory: looking at it, taking a ticket, turning the ticket into a turn, giving it back.
+
+Times that are compared between clients are the file server's: a client touches its own ticket and reads the stamp
+back. A holder or a waiter that has not touched its ticket for a while is passed over; its file need not be removed for
+that, which a sticky directory would not allow anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from resilient_launch.core.probe import LockKind
+from resilient_launch.policy import stagger
+from resilient_launch.policy.stagger import WriteSample
+from resilient_launch.stagger import tickets
+from resilient_launch.stagger.tickets import Member, Place, Ticket
+
+EXPIRY_S = 30.0
+"""A turn whose holder has not been heard of for so long is over."""
+PATIENCE_S = 15.0
+"""A waiter that has not been heard of for so long is passed over, until it is heard of again."""
+MEMBER_AGE_S = 7 * 86400.0
+MUTEX_TIMEOUT_S = 1.0
+LITTER_AGE_S = 3600.0
+_TEMPORARY = (".new-", ".time-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A ticket as found: ``heard`` is its owner's last sign of life, by the server's clock."""
+
+    ticket: Ticket
+    place: Place
+    heard: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A group at one moment ``now`` of the server's clock. Dead and silent tickets are left out already."""
+
+    now: float
+    holders: tuple[Entry, ...]
+    waiters: tuple[Entry, ...]
+    """The next to go first."""
+    members: tuple[Member, ...]
+    writers: int
+    """How many may write at once."""
+
+    @property
+    def samples(self) -> list[WriteSample]:
+        return [sample for member in self.members for sample in member.samples]
+
+    @property
+    def hold_s(self) -> float:
+        """How long a turn lasts on average: as measured, else as the tickets say."""
+        known = [entry.ticket.want.write_s for entry in (*self.holders, *self.waiters)]
+        return stagger.mean_hold_s(self.samples) or (sum(known) / len(known) if known else 0.0)
+
+    def position(self, ticket_id: str) -> int:
+        """How many waiters are ahead of this one."""
+        ids = [entry.ticket.want.id for entry in self.waiters]
+        return ids.index(ticket_id) if ticket_id in ids else 0
+
+
+class Group:
+    """One process's access to a group. ``writers`` None adapts to the bandwidth seen. Not for two threads at once.
+
+    Every method may raise OSError: the directory is remote, may vanish and may be full.
+    """
+
+    num_listings = 0
+    """How often the directory was listed."""
+
+    def __init__(self, directory: Path, *, writers: int | None = None, lock: LockKind = LockKind.FLOCK) -> None:
+        self.directory, self._writers = directory, writers
+        self._mutex: filelock.BaseFileLock | None = None
+        if lock is not LockKind.NONE:
+            kind = filelock.FileLock if lock is LockKind.FLOCK else filelock.SoftFileLock
+            self._mutex = kind(directory / ".mutex", timeout=MUTEX_TIMEOUT_S, mode=0o666)
+        self._tickets: dict[tuple[str, int], Ticket | None] = {}
+        self._members: dict[tuple[str, int, int], Member | None] = {}
+
+    @property
+    def uses_mutex(self) -> bool:
+        return self._mutex is not None
+
+    def prepare(self) -> None:
+        """Make the directory if it is missing: writable for the group, and sticky, so that files stay their owners'."""
+        try:
+            self.directory.mkdir(parents=True)
+        except FileExistsError:
+            return
+        self.directory.chmod(0o3770)
+
+    def look(self, now: float) -> View:
+        """The group at server time ``now``, which comes from touching a ticket, or from ``server_time``."""
+        self.num_listings += 1
+        found: dict[tuple[str, int], Ticket | None] = {}
+        members: dict[tuple[str, int, int], Member | None] = {}
+        entries = []
+        with os.scandir(self.directory) as listing:
+            for item in listing:
+                named = tickets.parse_ticket_name(item.name)
+                is_litter = item.name.startswith(_TEMPORARY)
+                if named is None and not is_litter and not tickets.is_member_name(item.name):
+                    continue
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                path, silent_s = self.directory / item.name, now - status.st_mtime
+                if silent_s > LITTER_AGE_S and (named is not None or is_litter):
+                    # Another user's stays, in a sticky directory, and does no harm.
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+                    continue
+                if named is None:
+                    if silent_s < MEMBER_AGE_S and not is_litter:
+                        key = (item.name, status.st_ino, status.st_mtime_ns)
+                        members[key] = self._members[key] if key in self._members else tickets.read_member(path)
+                    continue
+                place, ticket_id = named
+                inode = (ticket_id, status.st_ino)
+                ticket = self._tickets[inode] if inode in self._tickets else tickets.read_ticket(path, ticket_id)
+                found[inode] = ticket
+                if ticket is None or silent_s > (EXPIRY_S if place == "hold" else PATIENCE_S) or ticket.mark.is_gone():
+                    continue
+                entries.append(Entry(ticket=ticket, place=place, heard=status.st_mtime))
+        self._tickets, self._members = found, members
+        return self._view(entries, [member for member in members.values() if member is not None], now)
+
+    def _view(self, entries: Sequence[Entry], members: Sequence[Member], now: float) -> View:
+        samples = [sample for member in members for sample in member.samples]
+        # Renamed while the directory was being read, a ticket may show under both names: the turn is the newer fact.
+        holders = {entry.ticket.want.id: entry for entry in entries if entry.place == "hold"}
+        waiters = {entry.ticket.want.id: entry for entry in entries if entry.place == "wait"}
+        order = stagger.in_order([waiters[each].ticket.want for each in waiters.keys() - holders.keys()], now)
+        return View(
+            now=now,
+            holders=tuple(holders.values()),
+            waiters=tuple(waiters[want.id] for want in order),
+            members=tuple(members),
+            writers=self._writers or stagger.num_writers(samples),
+        )
+
+    def server_time(self) -> float:
+        """The server's clock, from the stamp of a file that is made for it."""
+        name = f".time-{secrets.token_hex(8)}"
+        arrived = self.put(name, lambda now: b"")
+        (self.directory / name).unlink(missing_ok=True)
+        return arrived
+
+    def put(self, name: str, content: Callable[[float], bytes]) -> float:
+        """Put a file under ``name`` whole, readable by everybody; ``content`` gets the server time that is returned."""
+        temporary = self.directory / f".new-{secrets.token_hex(8)}"
+        # Nothing is synced: after a power cut nobody waits any more.
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                os.fchmod(fd, 0o644)
+                os.utime(fd)
+                now = os.fstat(fd).st_mtime
+                data = content(now)
+                if os.write(fd, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
+            finally:
+                os.close(fd)
+            temporary.rename(self.directory / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        return now
+
+    def publish(self, member: Member) -> None:
+        """Say what this run is and how its writes go."""
+        self.put(tickets.member_name(member.run), lambda now: tickets.encode_member(member))
+
+    @contextlib.contextmanager
+    def mutex(self) -> Iterator[bool]:
+        """The group's mutex: yields whether it is held, after a short wait at most.
+
+        Whoever holds it may be frozen, may be on a node that died, or may be a user whose files are not ours to open.
+        """
+        lock = self._mutex
+        try:
+            if lock is not None:
+                lock.acquire()
+        except (OSError, filelock.Timeout):
+            lock = None
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                with contextlib.suppress(OSError):
+                    lock.release()

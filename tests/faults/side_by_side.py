@@ -1,0 +1,98 @@
+"""Three runs on the fake save large states to one disk, each when it likes and then in turns: write times side by side.
+
+``python -m tests.faults.side_by_side`` prints one JSON object. It is a measurement on whatever disk there is, and
+fails only when a run does not finish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from resilient_launch.core.events import read_events
+
+MAIN = "from resilient_launch.cli.main import main; main()"
+TIMEOUT_S = 240.0
+TRAINING = """
+import sys, time
+import torch
+import resilient_launch as rl
+
+torch.set_num_threads(1)
+with rl.attach() as run:
+    run.seed(1)
+    model = torch.nn.Linear(int(sys.argv[1]), 4096, bias=False)
+    state = rl.TrainState(model=model)
+    run.restore(state)
+    for step in run.steps(state, until=int(sys.argv[2])):
+        with torch.no_grad():
+            model.weight.add_(0.001)
+        time.sleep(0.05)
+"""
+
+
+def run_once(root: Path, *, shared: Path | None, num_runs: int, num_mib: int, steps: int, every: int) -> dict[str, Any]:
+    """Run all at the same time; what their saves took, in seconds."""
+    root.mkdir()
+    (root / "train.py").write_text(TRAINING)
+    processes = []
+    for number in range(num_runs):
+        config = root / f"run{number}.yaml"
+        stagger = f"stagger: {{group: {shared}, writers: 1, max_wait: 30s}}\n" if shared is not None else ""
+        config.write_text(
+            f"name: run{number}\ncluster: fake\nscript: train.py\nargs: ['{num_mib * 64}', '{steps}']\n"
+            f"time: 10m\nsignal_lead: 30s\nworkdir: {root}\ncode: {{snapshot: false}}\n"
+            f"checkpoint: {{every: {every} steps, keep: 1}}\n{stagger}fake: {{nodes: 1, cpus: 2}}\n"
+        )
+        command = [sys.executable, "-c", MAIN, "submit", str(config), "--root", str(root / f"runs{number}"), "--wait"]
+        log = (root / f"run{number}.log").open("w")
+        processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
+    try:
+        codes = [process.wait(TIMEOUT_S) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+    if any(codes):
+        logs = "\n".join((root / f"run{number}.log").read_text()[-1000:] for number in range(num_runs))
+        raise SystemExit(f"a run failed: {codes}\n{logs}")
+    blocking, waits = [], []
+    for number in range(num_runs):
+        for event in read_events(root / f"runs{number}" / f"run{number}" / "events"):
+            if event["kind"] == "checkpoint" and event["status"] == "durable" and event["reason"] == "steps":
+                blocking.append(float(event["blocking_s"]))
+            elif event["kind"] == "decision" and event["what"] == "save":
+                waits.append(float(event["waited_s"]))
+    return {
+        "saves": len(blocking),
+        "mean_blocking_s": round(fmean(blocking), 3),
+        "longest_blocking_s": round(max(blocking), 3),
+        "mean_wait_while_training_s": round(fmean(waits), 3) if waits else 0.0,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--mib", type=int, default=128, help="size of each state")
+    parser.add_argument("--steps", type=int, default=130)
+    parser.add_argument("--every", type=int, default=40)
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sizes = {"num_runs": given.runs, "num_mib": given.mib, "steps": given.steps, "every": given.every}
+    with tempfile.TemporaryDirectory(prefix="rlaunch-side-") as name:
+        alone = run_once(Path(name) / "alone", shared=None, **sizes)
+        turns = run_once(Path(name) / "turns", shared=Path(name) / "group", **sizes)
+    print(json.dumps({"schema": 1, **sizes, "each_when_it_likes": alone, "in_turns": turns}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,332 @@
+"""Many real processes take turns in one directory while they are killed and frozen; what happened is then checked.
+
+``python -m tests.faults.storm --seconds 120`` prints one JSON object and fails when a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from resilient_launch.policy import stagger
+from resilient_launch.policy.stagger import Want
+from resilient_launch.stagger import group as groups
+from resilient_launch.stagger.group import Group, View
+from resilient_launch.stagger.turn import HEARTBEAT_S, Turn, TurnState
+
+MAX_RECOVERY_S = 35.0
+MAX_INVERSIONS = 0.01
+MAX_LISTINGS_PER_S = 10.0
+VISIBLE_S = 1.0
+"""A ticket that is younger may be missed by somebody who looked just before."""
+SLACK_S = 2.0
+"""How late a heartbeat may be on a busy machine."""
+
+
+class _LoggedGroup(Group):
+    """Notes every listing."""
+
+    log_fd = -1
+
+    def look(self, now: float) -> View:
+        _log(self.log_fd, "look")
+        return super().look(now)
+
+
+def _log(fd: int, what: str, **fields: Any) -> None:
+    line = json.dumps({"t": time.monotonic(), "wall": time.time(), "pid": os.getpid(), "what": what, **fields})
+    os.write(fd, line.encode() + b"\n")
+
+
+def _client(directory: Path, log: Path, writers: int, hold_s: float, seed: int) -> None:
+    """Wants a turn, writes for a while, does something else, again and again."""
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    rng = random.Random(seed)
+    group = _LoggedGroup(directory, writers=writers)
+    group.log_fd = fd
+    while True:
+        fields = {
+            "weight": rng.choice([1.0, 2.0, 4.0]),
+            "write_s": hold_s,
+            "mtbf_s": 3600.0,
+            "age_s": rng.uniform(0, 60),
+            "period_s": 1.0,
+        }
+        turn = Turn(group, f"client-{os.getpid()}", Want(id="", kind="save", arrived=0.0, **fields))
+        _log(fd, "want", **fields)
+        turn.start()
+        while not turn.granted.wait(1.0):
+            pass
+        _log(fd, "grant")
+        until = time.monotonic() + hold_s * rng.uniform(0.5, 1.5)
+        while time.monotonic() < until and turn.state is TurnState.GRANTED:
+            time.sleep(0.02)
+        _log(fd, "lost" if turn.state is TurnState.LOST else "done")
+        turn.release()
+        turn.join()
+        time.sleep(rng.uniform(0, hold_s))
+
+
+@dataclass
+class _Span:
+    """From ``began`` to ``ended``."""
+
+    began: float
+    ended: float
+    pid: int = 0
+    fields: dict[str, float] = field(default_factory=dict)
+    wall: float = 0.0
+
+
+def run_storm(
+    directory: Path,
+    *,
+    num_processes: int,
+    writers: int,
+    seconds: float,
+    hold_s: float,
+    seed: int,
+    freeze_s: float = 45.0,
+) -> dict[str, Any]:
+    """Make a storm of ``seconds`` and return what was found, with ``problems`` as a list of sentences."""
+    rng = random.Random(seed)
+    context = multiprocessing.get_context("fork")
+    shared = directory / "group"
+    Group(shared).prepare()
+    logs = directory / "logs"
+    logs.mkdir()
+    living: dict[int, BaseProcess] = {}
+    kills: list[tuple[float, int]] = []
+    freezes: list[_Span] = []
+    thaw_at: dict[int, tuple[float, _Span]] = {}
+
+    def spawn(number: int) -> None:
+        process = context.Process(
+            target=_client, args=(shared, logs / f"{number}.jsonl", writers, hold_s, seed * 1000 + number), daemon=True
+        )
+        process.start()
+        assert process.pid is not None
+        living[process.pid] = process
+
+    count = num_processes
+    for number in range(num_processes):
+        spawn(number)
+    observer = Group(shared, writers=writers)
+    began = time.monotonic()
+    try:
+        while time.monotonic() < began + seconds:
+            time.sleep(rng.uniform(1.0, 3.0))
+            now = time.monotonic()
+            for pid in [pid for pid, (until, _) in thaw_at.items() if until < now]:
+                _thaw(pid, thaw_at)
+            holders = [entry.ticket.mark.pid for entry in observer.look(time.time()).holders]
+            victims = [pid for pid in (holders if rng.random() < 0.5 else list(living)) if pid not in thaw_at]
+            victims = [pid for pid in victims if pid in living]
+            if not victims:
+                continue
+            pid = rng.choice(victims)
+            if rng.random() < 0.5 and len(thaw_at) < num_processes // 5:
+                span = _Span(began=time.monotonic(), ended=float("inf"), pid=pid)
+                os.kill(pid, signal.SIGSTOP)
+                freezes.append(span)
+                thaw_at[pid] = (now + rng.uniform(1.0, freeze_s), span)
+            else:
+                os.kill(pid, signal.SIGKILL)
+                kills.append((time.monotonic(), pid))
+                living.pop(pid).join()
+                spawn(count)
+                count += 1
+    finally:
+        ended = time.monotonic()
+        for pid, process in living.items():
+            os.kill(pid, signal.SIGKILL)
+            process.join()
+    return _check(logs, began, ended, num_processes, writers, kills, freezes)
+
+
+def _thaw(pid: int, thaw_at: dict[int, tuple[float, _Span]]) -> None:
+    _, span = thaw_at.pop(pid)
+    span.ended = time.monotonic()
+    os.kill(pid, signal.SIGCONT)
+
+
+def _read(logs: Path) -> Iterator[dict[str, Any]]:
+    for path in logs.iterdir():
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+def _check(
+    logs: Path,
+    began: float,
+    ended: float,
+    num_processes: int,
+    writers: int,
+    kills: list[tuple[float, int]],
+    freezes: list[_Span],
+) -> dict[str, Any]:
+    killed = {pid: at for at, pid in kills}
+    frozen: dict[int, list[_Span]] = defaultdict(list)
+    for span in freezes:
+        frozen[span.pid].append(span)
+    num_listings, waits, holds = 0, [], []
+    wanting: dict[int, dict[str, Any]] = {}
+    holding: dict[int, float] = {}
+    num_lost = 0
+    for record in sorted(_read(logs), key=lambda each: each["t"]):
+        pid, at = record["pid"], record["t"]
+        match record["what"]:
+            case "look":
+                num_listings += 1
+            case "want":
+                wanting[pid] = record
+            case "grant":
+                want = wanting.pop(pid)
+                waits.append(_wait_span(want, at))
+                holding[pid] = at
+            case "done" | "lost":
+                num_lost += record["what"] == "lost"
+                holds.append(_Span(began=holding.pop(pid), ended=at, pid=pid))
+    holds += [_Span(began=at, ended=killed.get(pid, ended), pid=pid) for pid, at in holding.items()]
+    unserved = [_wait_span(want, killed.get(pid, ended)) for pid, want in wanting.items()]
+    for hold in holds:
+        hold.ended = min([hold.ended, *(_expiry(span) for span in frozen[hold.pid] if span.began < hold.ended)])
+    problems = []
+
+    most = max((sum(other.began <= hold.began < other.ended for other in holds) for hold in holds), default=0)
+    if most > writers:
+        problems.append(f"{most} writers at once where {writers} may")
+    inversions = [hold for hold in holds if _is_inversion(hold, holds, writers, [*waits, *unserved], frozen)]
+    share = len(inversions) / max(len(holds), 1)
+    if share > MAX_INVERSIONS:
+        problems.append(f"{len(inversions)} of {len(holds)} turns went to somebody else's")
+    recoveries = [_recovery_s(at, pid, holds, writers, ended) for at, pid in _struck(kills, freezes, holds)]
+    slowest = max((each for each in recoveries if each is not None), default=0.0)
+    if slowest > MAX_RECOVERY_S:
+        problems.append(f"a slot was recovered after {slowest:.1f} s")
+    typical = median(span.ended - span.began for span in waits) if waits else 0.0
+    # Whoever is frozen cannot be served, so its clock stops meanwhile.
+    longest = max((_awake_s(span, frozen) for span in (*waits, *unserved)), default=0.0)
+    # In the time that everybody's turn takes, everybody should have had one, give or take half a round.
+    round_s = num_processes * (ended - began) / max(len(holds), 1)
+    if not waits or longest > max(1.5 * round_s, MAX_RECOVERY_S):
+        problems.append(f"somebody waited {longest:.1f} s where a round of turns takes {round_s:.1f} s")
+    rate = num_listings / (ended - began)
+    if rate > MAX_LISTINGS_PER_S:
+        problems.append(f"{rate:.1f} listings a second")
+    return {
+        "seconds": round(ended - began, 1),
+        "turns": len(holds),
+        "kills": len(kills),
+        "freezes": len(freezes),
+        "turns_lost": num_lost,
+        "most_writers": most,
+        "inversions": len(inversions),
+        "slowest_recovery_s": round(slowest, 1),
+        "num_recoveries": len(recoveries),
+        "median_wait_s": round(typical, 1),
+        "round_s": round(round_s, 1),
+        "longest_wait_s": round(longest, 1),
+        "listings_per_s": round(rate, 2),
+        "problems": problems,
+    }
+
+
+def _wait_span(want: dict[str, Any], until: float) -> _Span:
+    fields = {name: want[name] for name in ("weight", "write_s", "mtbf_s", "age_s", "period_s")}
+    return _Span(began=want["t"], ended=until, pid=want["pid"], fields=fields, wall=want["wall"])
+
+
+def _expiry(freeze: _Span) -> float:
+    """Until when a frozen holder is sure to count: its last sign of life may be a heartbeat before the freeze."""
+    sure = freeze.began + groups.EXPIRY_S - HEARTBEAT_S - SLACK_S
+    return sure if freeze.ended > sure else float("inf")
+
+
+def _rank(span: _Span, at: float) -> Any:
+    want = Want(id=str(span.pid), kind="save", arrived=span.wall, **span.fields)
+    return stagger.rank(want, span.wall + at - span.began)[:2]
+
+
+def _is_inversion(
+    hold: _Span, holds: list[_Span], writers: int, waits: list[_Span], frozen: dict[int, list[_Span]]
+) -> bool:
+    """Whether a turn was taken although no slot was left for somebody who was ahead and awake."""
+    at = hold.began
+    mine = next((span for span in waits if span.pid == hold.pid and span.ended == at), None)
+    if mine is None:
+        return False
+    ahead = [
+        span
+        for span in waits
+        if span.began + VISIBLE_S < at < span.ended - VISIBLE_S
+        and _rank(span, at) < _rank(mine, at)
+        and not any(freeze.began < at and freeze.ended > at - groups.PATIENCE_S for freeze in frozen[span.pid])
+    ]
+    num_free = writers - sum(other.began <= at < other.ended for other in holds)
+    return len(ahead) > num_free
+
+
+def _struck(kills: list[tuple[float, int]], freezes: list[_Span], holds: list[_Span]) -> Iterator[tuple[float, int]]:
+    """Holders that were killed, or frozen beyond their expiry, and when."""
+    deaths = kills + [(span.began, span.pid) for span in freezes if _expiry(span) < float("inf")]
+    for at, pid in deaths:
+        if any(hold.pid == pid and hold.began < at <= hold.ended for hold in holds):
+            yield at, pid
+
+
+def _recovery_s(at: float, pid: int, holds: list[_Span], writers: int, ended: float) -> float | None:
+    """How long until as many others as may hold a turn; None when the storm was over before one could tell."""
+    others = [hold for hold in holds if hold.pid != pid]
+    for moment in sorted([at, *(hold.began for hold in others if hold.began > at)]):
+        if sum(hold.began <= moment < hold.ended for hold in others) >= writers:
+            return moment - at
+    return ended - at if ended - at > MAX_RECOVERY_S else None
+
+
+def _awake_s(span: _Span, frozen: dict[int, list[_Span]]) -> float:
+    asleep = sum(max(0.0, min(freeze.ended, span.ended) - max(freeze.began, span.began)) for freeze in frozen[span.pid])
+    return span.ended - span.began - asleep
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--processes", type=int, default=64)
+    parser.add_argument("--writers", type=int, default=4)
+    parser.add_argument("--hold", type=float, default=6.0, help="mean seconds of a turn")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rlaunch-storm-") as name:
+        found = run_storm(
+            Path(name),
+            num_processes=given.processes,
+            writers=given.writers,
+            seconds=given.seconds,
+            hold_s=given.hold,
+            seed=given.seed,
+        )
+    print(json.dumps({"schema": 1, **found}))
+    return 1 if found["problems"] else 0
+
+
+if __name__ == "__main__":
+    assert threading.active_count() == 1
+    sys.exit(main())
