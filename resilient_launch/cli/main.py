@@ -14,11 +14,14 @@ from resilient_launch.cli import (
     config_,
     doctor,
     drain,
+    events,
+    history,
     init,
     logs,
     plan,
     report,
     requeue,
+    runs,
     simulate,
     stagger,
     status,
@@ -40,6 +43,9 @@ app = typer.Typer(
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
 app.command("report")(report.report)
+app.command("history")(history.history)
+app.command("runs")(runs.runs)
+app.command("events")(events.events)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)

@@ -7,6 +7,7 @@ it claims the attempt, learns what a signal means, asks for agreed saves, and re
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -134,6 +135,7 @@ class NodeAgent:
         )
         os.environ.update(
             RLAUNCH_RUN_DIR=str(paths.directory),
+            RLAUNCH_RUN_ID=str(json.loads(paths.run.read_bytes())["id"]),
             RLAUNCH_ATTEMPT=str(attempt.number),
             RLAUNCH_PAGE_DIR=str(self._page_dir),
             RLAUNCH_LOG_DIR=str(logs),

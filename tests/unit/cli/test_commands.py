@@ -163,7 +163,7 @@ def test_status_lists_all_runs_or_says_there_are_none(line: CommandLine) -> None
     set_verdict(make_run(line.root, "a"), "failed")
     (line.root / "not-a-run").mkdir()
     rows = [row.split() for row in line.run("status").stdout.splitlines()]
-    assert rows[0] == ["run", "job", "state", "step", "attempts", "reason"]
+    assert rows[0] == ["run", "job", "state", "step", "steps/s", "saved", "attempts", "reason"]
     assert [row[:3] for row in rows[1:]] == [["a", "7", "failed"], ["b", "7", "finished"]]
 
 
@@ -171,7 +171,7 @@ def test_status_lists_the_good_runs_beside_a_damaged_one(line: CommandLine) -> N
     set_verdict(make_run(line.root, "good"), "finished")
     make_run(line.root, "bad").run.write_text("{")
     done = line.run("status")
-    assert (done.returncode, done.stdout.split()[6:9]) == (1, ["good", "7", "finished"])
+    assert (done.returncode, done.stdout.split()[8:11]) == (1, ["good", "7", "finished"])
     assert done.stderr.startswith(f"error: {line.root / 'bad' / 'run.json'}: ") and "Traceback" not in done.stderr
 
 
