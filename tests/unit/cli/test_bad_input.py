@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -151,6 +152,18 @@ def test_a_root_that_cannot_hold_runs_is_refused(line: CommandLine, root: str) -
     before = line.tree()
     _assert_message(line.run("submit", path, "--root", place), 2, "run directory")
     assert line.tree() == before
+
+
+def test_memory_of_one_node_is_no_shared_storage(line: CommandLine) -> None:
+    mounts = [mount.split() for mount in Path("/proc/self/mounts").read_text().splitlines()]
+    place = next((Path(point) for _, point, kind, *_ in mounts if kind == "tmpfs" and os.access(point, os.W_OK)), None)
+    if place is None:
+        pytest.skip("this machine has no tmpfs that may be written to")
+    line.slurm("sbatch", "echo 'Submitted batch job 7'")
+    root = place / f"rlaunch-{os.getpid()}"
+    done = line.run("submit", line.config(GOOD + "nodes: 2\n"), "--root", str(root))
+    _assert_message(done, 2, "lies on tmpfs, which other nodes do not see")
+    assert not root.exists()
 
 
 def test_a_directory_that_is_not_a_run_is_left_alone(line: CommandLine) -> None:
