@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,10 @@ MAIN = "from resilient_launch.cli.main import main; main()"
 FAULTS = ("preemption", "time limit", "crash")
 PATIENCE_S = 420.0
 """No new step for so long: the style is given up."""
-LIMIT_IN_S = 65
-"""How near the time limit is pulled; every style's signal, where it has one, leads by more."""
+LIMIT_S = 15.0
+"""How much is left at least when the time limit is pulled in; Slurm counts it in whole minutes of the job's run."""
+LIMIT_PATIENCE_S = 130.0
+"""By then a limit has struck: a minute's rounding, Slurm's scan, and KillWait."""
 POLL_S = 0.1
 TORCHRUN_SCRIPT = """\
 #!/bin/bash
@@ -103,11 +105,18 @@ class Style:
             "PYTHONPATH": os.pathsep.join([str(STYLES), str(REPOSITORY)]),
             "RACE_DIR": str(directory),
             "RACE_STEPS": str(size.steps),
-            "RACE_STEP_S": str(size.step_s),
             "RACE_EVERY": str(size.every),
             "RACE_PORT": str(self.port),
             "OMP_NUM_THREADS": "1",
         }
+
+        self.pace(size.step_s)
+
+    def pace(self, step_s: float) -> None:
+        """Make a step last so long at least, from the next one on."""
+        temporary = self.directory / "pace.new"
+        temporary.write_text(str(step_s))
+        temporary.replace(self.directory / "pace")
 
     def submit(self) -> str:
         """Submit, or submit again; returns the job id."""
@@ -189,13 +198,17 @@ class Slurm:
         wrapped = ("--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
         return self.run("sbatch", "--parsable", "--time=1", *wrapped).strip()
 
-    def limit(self, job_id: str, in_s: int) -> None:
-        self.run("scontrol", "update", f"JobId={job_id}", f"EndTime=now+{in_s}")
+    def limit(self, job_id: str) -> None:
+        """Pull the job's time limit in, as near as its whole minutes allow."""
+        start = int(self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%S").strip())
+        self.run("scontrol", "update", f"JobId={job_id}", f"TimeLimit={int((time.time() - start + LIMIT_S) // 60) + 1}")
 
 
-def race(style: Style, slurm: Slurm, *, say: Callable[[str], None]) -> Result:
-    """Run one style through every fault to its end."""
-    result = Result(style=style.name)
+def race(style: Style, slurm: Slurm, result: Result, *, say: Callable[[str], None]) -> None:
+    """Run one style through every fault to its end, and write down in ``result`` what became of each.
+
+    Raises TimeoutError when it gets no further.
+    """
     job = style.submit()
     marks = [style.size.steps // 3, 2 * style.size.steps // 3, 5 * style.size.steps // 6]
     for fault, mark in zip(FAULTS, marks, strict=True):
@@ -211,7 +224,6 @@ def race(style: Style, slurm: Slurm, *, say: Callable[[str], None]) -> Result:
         _measure(style, struck_at, absent_s, outcome)
         say(f"  {style.name}: {fault}: {_words(outcome)}")
     _until(style, slurm, job, result, partial(_is_done, style))
-    return result
 
 
 def _has_reached(style: Style, mark: int) -> bool:
@@ -226,7 +238,9 @@ def _strike(fault: str, style: Style, slurm: Slurm, job: str) -> None:
     if fault == "preemption":
         slurm.preempt()
     elif fault == "time limit":
-        slurm.limit(job, LIMIT_IN_S)
+        # The job must not be done before the limit strikes: slower, until it has.
+        style.pace(LIMIT_PATIENCE_S / (style.size.steps / 3))
+        slurm.limit(job)
     else:
         os.kill(int((style.directory / "pid.1").read_text()), signal.SIGKILL)
 
@@ -241,6 +255,8 @@ def _until(
     num_steps = len(style.steps())
     while not condition():
         state = slurm.state(job)
+        if state != "RUNNING":
+            style.pace(style.size.step_s)
         if state == "RUNNING" and away_since is not None:
             absences.append((away_since, time.time()))
             away_since = None
@@ -266,7 +282,7 @@ def _through(
     """Wait until the fault has struck and a new step is done; returns the job and the seconds it was without nodes."""
 
     def is_over() -> bool:
-        return _resumed(style.steps(), struck_at) is not None
+        return _resumed(style.steps(), struck_at) is not None or bool(style.digest())
 
     job, absences = _until(style, slurm, job, result, is_over)
     if absences and (saved_at := style.durable_at(struck_at)) is not None:
@@ -289,7 +305,8 @@ def _resumed(steps: list[tuple[int, float]], struck_at: float) -> tuple[int, int
 
 def _measure(style: Style, struck_at: float, absent_s: float, outcome: Outcome) -> None:
     found = _resumed(style.steps(), struck_at)
-    assert found is not None
+    if found is None:
+        raise TimeoutError(f"{style.name}: was done before the {outcome.fault} struck")
     _, outcome.rework, stopped_at, new_at = found
     outcome.seconds = new_at - stopped_at - absent_s
 
@@ -370,18 +387,18 @@ def main() -> int:
             slurm = Slurm(env)
             for name in options.styles.split(","):
                 print(f"{name}: uninterrupted", flush=True)
-                whole = Style(name, work / f"{name}-whole", env, size)
+                whole = Style(name, work / f"{name}-whole", env, replace(size, step_s=0.0))
                 unused = Result(style=name)
                 _until(whole, slurm, whole.submit(), unused, partial(_is_done, whole))
                 print(f"{name}: through three faults", flush=True)
                 style = Style(name, work / name, env, size)
+                result = Result(style=name)
+                results.append(result)
                 try:
-                    result = race(style, slurm, say=lambda text: print(text, flush=True))
+                    race(style, slurm, result, say=lambda text: print(text, flush=True))
                     result.digest_equal = style.digest() == whole.digest()
                 except TimeoutError as error:
                     print(f"  gave up: {error}", flush=True)
-                    result = Result(style=name)
-                results.append(result)
                 slurm.run("scancel", "--user=root")
         print(table(results))
         reached = goals(results, size)

@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from resilient_launch.examples.quickstart import BATCH, CONTEXT, LanguageModel, load_text
 
 STEPS = int(os.environ["RACE_STEPS"])
-STEP_S = float(os.environ["RACE_STEP_S"])
 EVERY = int(os.environ["RACE_EVERY"])
 HERE = Path(os.environ["RACE_DIR"])
 
@@ -36,7 +35,7 @@ class Training:
         (HERE / f"pid.{rank}").write_text(str(os.getpid()))
 
     def step(self, step: int) -> None:
-        """One optimizer step, at least ``STEP_S`` long, and its record."""
+        """One optimizer step, at least as long as the pace says, and its record."""
         began = time.monotonic()
         generator = torch.Generator().manual_seed(step * self.world_size + self.rank)
         starts = torch.randint(len(self.text) - CONTEXT - 1, (BATCH,), generator=generator)
@@ -46,7 +45,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         self.optimizer.step()
-        time.sleep(max(STEP_S - (time.monotonic() - began), 0.0))
+        time.sleep(max(float((HERE / "pace").read_text()) - (time.monotonic() - began), 0.0))
         if self.rank == 0:
             with (HERE / "steps.jsonl").open("a") as log:
                 log.write(json.dumps([step + 1, time.time()]) + "\n")

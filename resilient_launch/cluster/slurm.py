@@ -163,14 +163,24 @@ class SlurmCommands:
         return parse_reservations(done.stdout)
 
     def usable_nodes(self, partition: str) -> list[str]:
+        # Marks after a state say what the node is about to do; with an asterisk it does not even answer.
+        return [name for name, state in self.nodes(partition).items() if state.rstrip("~#!%$@^-+") in _USABLE]
+
+    def nodes(self, partition: str = "") -> dict[str, str]:
+        """Every node of the partition (of the cluster, for ""), and sinfo's short word for its state."""
         chosen = (f"--partition={partition}",) if partition else ()
         done = self._run("sinfo", "--noheader", "--Node", "--format=%N %t", *chosen)
         check_answer("sinfo", done, "the nodes cannot be listed")
         rows = [line.split() for line in done.stdout.splitlines()]
-        usable = [
-            row[0] for row in rows if len(row) == 2 and row[1].rstrip("~#!%$@^-+") in _USABLE and row[1][-1] != "*"
-        ]
-        return list(dict.fromkeys(usable))
+        return {row[0]: row[1] for row in rows if len(row) == 2}
+
+    def partition_setting(self, partition: str, name: str) -> str | None:
+        """The value of one of a partition's settings, such as GraceTime; None where there is none."""
+        if not _NODE_NAME.fullmatch(partition):
+            return None
+        done = self._run("scontrol", "show", "partition", partition)
+        found = re.search(rf"\b{re.escape(name)}=(\S+)", done.stdout) if done.returncode == 0 else None
+        return found[1] if found else None
 
     def comments(self) -> dict[str, tuple[JobView, str]]:
         """Every running job of every user, by id, and what its comment says."""

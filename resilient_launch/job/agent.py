@@ -7,6 +7,7 @@ it claims the attempt, learns what a signal means, asks for agreed saves, and re
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -23,19 +24,20 @@ from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, control, ending
+from resilient_launch.job import agreement, ending
 from resilient_launch.job.agreement import Leader, Participant, SaveRequest
 from resilient_launch.job.attempt import Attempt
 from resilient_launch.job.auto_interval import save_clock
 from resilient_launch.job.context import Allocation, own_address_towards
-from resilient_launch.job.control import ControlRequest, ControlWatch
+from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
-from resilient_launch.job.failures import NodeFailures
-from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.failures import NodeFailures, NodeReport
+from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
+from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.job.turns import turns_for
 from resilient_launch.job.watch import NodeWatch
-from resilient_launch.policy import cause as cause_policy
+from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -69,11 +71,12 @@ class NodeAgent:
         argv: Sequence[str],
         inbox: queue.SimpleQueue[Message],
         classify: ending.Classifier,
+        publisher: Publisher,
     ) -> None:
         from torch.distributed import PrefixStore, TCPStore
 
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
-        self._inbox, self._classify = inbox, classify
+        self._inbox, self._classify, self._publisher = inbox, classify, publisher
 
         def connect() -> Store:
             # One connection a thread: a blocking wait on a shared one would hold up everybody else on it.
@@ -91,7 +94,7 @@ class NodeAgent:
         )
         self._clock = save_clock(config, paths, attempt, allocation, partial(self._events.emit, flush=True))
         self._turns = turns_for(config, paths, allocation, self._events)
-        self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
+        self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
         self._pages: list[Page] = []
         self._reached = -1
         self._agreement_store: Store | None = None
@@ -103,8 +106,7 @@ class NodeAgent:
         self._num_unexplained = 0
         self.request: ControlRequest | None = None
         """The yield or stop that was asked for."""
-        self._asked: list[ControlRequest] = []
-        self._asked_checkpoint_at = float("-inf")
+        self._asked_saves = AskedSaves(paths, attempt.number, retry_s=RETRY_AGREEMENT_S)
         self._abort_seen_at: float | None = None
         self._stop_agreed = False
         self._forced = False
@@ -133,6 +135,7 @@ class NodeAgent:
         )
         os.environ.update(
             RLAUNCH_RUN_DIR=str(paths.directory),
+            RLAUNCH_RUN_ID=str(json.loads(paths.run.read_bytes())["id"]),
             RLAUNCH_ATTEMPT=str(attempt.number),
             RLAUNCH_PAGE_DIR=str(self._page_dir),
             RLAUNCH_LOG_DIR=str(logs),
@@ -143,7 +146,7 @@ class NodeAgent:
     def _tell(self, kind: str, value: Any = None) -> None:
         self._inbox.put(Message(kind=kind, value=value))
 
-    def run(self) -> ending.NodeReport:
+    def run(self) -> NodeReport:
         """Run the worker groups to their end, honouring every notice on the way."""
         if self._allocation.is_first:
             self._events.emit(
@@ -218,6 +221,7 @@ class NodeAgent:
             case "signal":
                 self._on_signal(*message.value)
             case "notice":
+                self._num_unexplained -= 1
                 self._on_notice(message.value)
             case "group":
                 self._on_group_started(*message.value)
@@ -238,17 +242,12 @@ class NodeAgent:
                 self._events.emit(kind, flush=True, **fields)
             case "hang":
                 restart, blame = message.value
-                log.error("hang: %s: ending the worker group", blame.why)
                 self._watch.blame_hang(blame)
                 self._elastic.kill_workers(of_restart=restart)
-            case "lost_nodes":
-                return self._force(
-                    f"no answer from {', '.join(self._allocation.nodes[node] for node in message.value)}"
-                )
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
-                return self._force("the first node's agent is gone")
+                return self._force(message.value or "the first node's agent is gone")
         return None
 
     # Signals and notices.
@@ -280,9 +279,8 @@ class NodeAgent:
                 self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def _on_notice(self, notice: Notice) -> None:
-        self._num_unexplained -= 1
         standing = self.notice
-        if standing is not None and not _replaces(notice, standing):
+        if standing is not None and not replaces(notice, standing):
             return
         if standing is not None and standing.cause is Cause.CANCELLED:
             # What was asked for stands; the new word only says how long there is.
@@ -299,8 +297,7 @@ class NodeAgent:
 
     def _on_control(self, request: ControlRequest) -> None:
         if request.kind == "checkpoint":
-            self._asked.append(request)
-            self._asked_checkpoint_at = float("-inf")
+            self._asked_saves.add(request)
             return
         self.request = request if self.request is None or request.kind == "stop" else self.request
         cause = Cause.CANCELLED if request.kind == "stop" else request.cause
@@ -308,11 +305,9 @@ class NodeAgent:
 
     def _on_agreed(self, step: int) -> None:
         """Every rank saves at ``step`` because somebody asked: tell those who did, and withdraw their file."""
-        for request in self._asked:
+        for request in self._asked_saves.settle():
             why = f"every rank saves at step {step}"
             self._events.emit("decision", flush=True, what="checkpoint request", why=why, request=request.id, step=step)
-        self._asked.clear()
-        control.withdraw(self._paths, "checkpoint", attempt=self._attempt.number)
 
     def _ask_to_stop(self) -> None:
         notice = self.notice
@@ -422,8 +417,9 @@ class NodeAgent:
             self._asked_save_at = now
             by_steps = self._config.checkpoint.every.steps is not None
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
-        if notice is None and self._asked and now - self._asked_checkpoint_at > RETRY_AGREEMENT_S:
-            self._asked_checkpoint_at = now
+        if self._allocation.is_first and self._pages:
+            self._publish(now)
+        if notice is None and self._asked_saves.is_due(now):
             self._ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
             self._abort_seen_at = self._abort_seen_at or now
@@ -431,6 +427,11 @@ class NodeAgent:
             if any(page.has_stepped for page in self._pages) or now - self._abort_seen_at > OTHERS_TIMEOUT_S:
                 return self._force("another node's agent gave up")
         return None
+
+    def _publish(self, now: float) -> None:
+        newest = max(self._pages, key=lambda page: page.saved_mono)
+        saved_at = time.time() - (now - newest.saved_mono) if newest.saved_mono else self._attempt.claimed_at
+        self._publisher.offer(step=max(newest.saved_step, 0), saved_at=saved_at)
 
     def _may_ask(self, now: float) -> bool:
         pages = self._pages
@@ -452,45 +453,23 @@ class NodeAgent:
         self._elastic.kill_workers()
         return GroupResult(ok=False, error=why)
 
-    def _report(self, result: GroupResult) -> ending.NodeReport:
+    def _report(self, result: GroupResult) -> NodeReport:
         outcomes = {page.outcome for page in self._pages}
         # A script may end before the agreed step, or never attach: with no rank told to stop, a clean exit is the end.
         all_finished = outcomes == {Outcome.FINISHED} or not (self._stop_agreed or Outcome.STOPPED in outcomes)
         reached = max([self._reached, *(page.step for page in self._pages)])
-        failures = self._failures(result.exits)
-        first = failures.first
         diagnosis = None if result.ok else self._watch.diagnosis
-        return ending.NodeReport(
-            node=self._allocation.node,
+        return self._failures(result.exits).report(
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
-            first_rank=first.rank if first else None,
-            error=diagnosis.why if diagnosis else failures.explain() if first else result.error,
-            failed_at=first.at if first else None,
-            may_be_machine=first is not None and cause_policy.may_be_machine(first),
-            user_error=failures.user_error(self._config.workers_per_node),
-            every_rank_failed=len(failures.ranks) == self._config.workers_per_node,
+            num_ranks=self._config.workers_per_node,
+            error=result.error,
             blame=diagnosis.cause if diagnosis else None,
+            blame_why=diagnosis.why if diagnosis else "",
+            blame_rank=diagnosis.rank if diagnosis else None,
         )
-
-
-def _replaces(new: Notice, standing: Notice) -> bool:
-    """A cancel overrules what stands; otherwise the first cause stands, unless the end has come nearer."""
-    if standing.cause is Cause.CANCELLED:
-        return standing.deadline is None and new.deadline is not None
-    if new.cause is Cause.CANCELLED or standing.cause is Cause.YIELDED:
-        return True
-    if new.deadline is None or new.cause is Cause.YIELDED:
-        return False
-    return standing.deadline is None or new.deadline < standing.deadline - 1.0
 
 
 def _seconds_left(notice: Notice) -> str:
     return "no deadline" if notice.deadline is None else f"{notice.deadline - time.time():.0f} s left"
-
-
-def _fast_dir() -> str:
-    """Memory where there is some: pages are touched every step."""
-    shared_memory = Path("/dev/shm")
-    return str(shared_memory) if os.access(shared_memory, os.W_OK) else tempfile.gettempdir()

@@ -158,11 +158,25 @@ def last_step(paths: RunPaths, number: int) -> int | None:
     return max(steps, default=None)
 
 
+def last_saved_step(paths: RunPaths, number: int) -> int | None:
+    """The step of the newest checkpoint that an attempt made; None where it made none."""
+    events = read_events(sorted(paths.events.glob(f"a{number:04d}.r*.w00000.jsonl")))
+    saves = (each for each in events if each["kind"] == "checkpoint" and each["status"] == "durable")
+    return max((int(each["step"]) for each in saves), default=None)
+
+
 def last_notice(paths: RunPaths, number: int) -> Cause | None:
     """The cause of the last notice that reached an attempt."""
     files = paths.events.glob(f"a{number:04d}.n*.jsonl")
     causes = [event["cause"] for event in read_events(files) if event["kind"] == "notice"]
     return Cause(causes[-1]) if causes else None
+
+
+def last_group_cause(paths: RunPaths, number: int, restart: int) -> Cause:
+    """Why a worker group of an attempt ended that was started again: what a node's agent knew of it, else a crash."""
+    files = paths.events.glob(f"a{number:04d}.n*.jsonl")
+    ends = [event for event in read_events(files) if event["kind"] == "group_end" and event["restart"] == restart]
+    return next((Cause(event["cause"]) for event in ends if "cause" in event), Cause.CRASH)
 
 
 def _load(path: Any) -> dict[str, Any] | None:

@@ -139,3 +139,29 @@ class ControlWatch(threading.Thread):
                     log.info("asked to %s", request.kind)
                     self._on_request(request)
             self._over.wait(POLL_S)
+
+
+class AskedSaves:
+    """The requests for a checkpoint that this attempt has not agreed on yet, for the first node's agent."""
+
+    def __init__(self, paths: RunPaths, attempt: int, *, retry_s: float) -> None:
+        self._paths, self._attempt, self._retry_s = paths, attempt, retry_s
+        self._requests: list[ControlRequest] = []
+        self._asked_at = float("-inf")
+
+    def add(self, request: ControlRequest) -> None:
+        self._requests.append(request)
+        self._asked_at = float("-inf")
+
+    def is_due(self, now: float) -> bool:
+        """Whether to ask the gang (again) at ``now``, on the monotonic clock; saying so counts as asking."""
+        if not self._requests or now - self._asked_at < self._retry_s:
+            return False
+        self._asked_at = now
+        return True
+
+    def settle(self) -> list[ControlRequest]:
+        """The gang agreed on a save: everything asked so far is served by it, and its file withdrawn."""
+        served, self._requests = self._requests, []
+        withdraw(self._paths, "checkpoint", attempt=self._attempt)
+        return served

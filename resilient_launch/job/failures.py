@@ -11,6 +11,7 @@ from pathlib import Path
 
 from resilient_launch.checkpoint.store import published
 from resilient_launch.config.schema import LaunchConfig
+from resilient_launch.core.causes import Cause
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.lives import read_lives
@@ -20,6 +21,28 @@ from resilient_launch.policy.cause import RankFailure
 from resilient_launch.policy.requeue import Life, Limits, stuck_at
 
 _ERROR_TAIL_CHARS = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """How one node's part of an attempt ended. Steps are counts of completed ones.
+
+    ``first_rank`` failed first on this node, at ``failed_at``; ``error`` is what it had to say, ``may_be_machine``
+    whether the node can be at fault, ``user_error`` why it would come back for certain. ``blame`` is the cause where
+    the node's agent knows more than that its workers failed.
+    """
+
+    node: str
+    finished: bool
+    end_step: int | None
+    saved_step: int | None
+    first_rank: int | None
+    error: str
+    failed_at: float | None = None
+    may_be_machine: bool = False
+    user_error: str = ""
+    every_rank_failed: bool = False
+    blame: Cause | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +85,38 @@ class NodeFailures:
         code = first.exit_code
         end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return f"rank {first.rank} on {self.node} {end}\n{self.texts[first.rank]}".rstrip()
+
+    def report(
+        self,
+        *,
+        finished: bool,
+        end_step: int | None,
+        saved_step: int | None,
+        num_ranks: int,
+        error: str,
+        blame: Cause | None,
+        blame_why: str,
+        blame_rank: int | None,
+    ) -> NodeReport:
+        """The node's report, with what these failures add to it.
+
+        ``error`` is for a node where no rank failed; ``blame``, its why and its rank are what the agent knows better.
+        """
+        first = self.first
+        first_rank = first.rank if first else None
+        return NodeReport(
+            node=self.node,
+            finished=finished,
+            end_step=end_step,
+            saved_step=saved_step,
+            first_rank=blame_rank if blame_rank is not None else first_rank,
+            error=blame_why or (self.explain() if first else error),
+            failed_at=first.at if first else None,
+            may_be_machine=first is not None and cause_policy.may_be_machine(first),
+            user_error=self.user_error(num_ranks),
+            every_rank_failed=len(self.ranks) == num_ranks,
+            blame=blame,
+        )
 
     def user_error(self, num_ranks: int) -> str:
         """Why this would come back every time, if it happened before the run's first step; empty: not certain."""

@@ -30,12 +30,12 @@ def of_reports(
     """The cause of an attempt, from ``finished`` of every node that reported and ``num_missing`` that did not.
 
     Work that is done is done, whatever was announced meanwhile; after a notice, how the workers ended no longer
-    matters; a node that says nothing is a node that failed; then counts what the agents know (``blamed``); what is left
-    is a crash.
+    matters, unless it had no cause of its own, as Slurm's signals to what is left of a job whose node was lost; a node
+    that says nothing is a node that failed; then counts what the agents know (``blamed``); what is left is a crash.
     """
     if finished and all(finished) and not num_missing:
         return Cause.FINISHED
-    if notice is not None:
+    if notice is not None and not (notice is Cause.YIELDED and num_missing):
         return notice
     if num_missing:
         return Cause.NODE_FAILURE

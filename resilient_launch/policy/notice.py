@@ -59,3 +59,18 @@ def classify(
     if end_time is not None and end_time - now <= signal_lead_s + SCAN_S:
         return Notice(cause=limit, deadline=end_time, source=signal_name)
     return Notice(cause=Cause.YIELDED, deadline=now + DEFAULT_GRACE_S, source=signal_name)
+
+
+def replaces(new: Notice, standing: Notice) -> bool:
+    """Whether a later word takes the place of the one that stands.
+
+    A cancel overrules everything, and takes a deadline where it had none; otherwise the first cause stands, unless the
+    end has come nearer.
+    """
+    if standing.cause is Cause.CANCELLED:
+        return standing.deadline is None and new.deadline is not None
+    if new.cause is Cause.CANCELLED or standing.cause is Cause.YIELDED:
+        return True
+    if new.deadline is None or new.cause is Cause.YIELDED:
+        return False
+    return standing.deadline is None or new.deadline < standing.deadline - 1.0

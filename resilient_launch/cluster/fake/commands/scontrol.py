@@ -71,6 +71,8 @@ def _show(context: Context, call: Call, given: Arguments, words: list[str]) -> R
         "partition": _show_partition,
         "partitions": _show_partition,
         "config": _show_config,
+        "reservation": _show_reservation,
+        "reservations": _show_reservation,
         "hostnames": _show_hostnames,
         "hostname": _show_hostnames,
         "hostlist": _show_hostlist,
@@ -122,6 +124,12 @@ def _show_partition(context: Context, given: Arguments, name: str) -> Reply:
 def _show_config(context: Context, given: Arguments, name: str) -> Reply:
     lines = config_lines(context.life.spec, context.now, context.life.database.meta("state_dir") or "")
     return Reply(out="\n".join(lines) + "\n")
+
+
+def _show_reservation(context: Context, given: Arguments, name: str) -> Reply:
+    if name:
+        return Reply(out=f"Reservation {name} not found\n", code=1)
+    return Reply(out="No reservations in the system\n")
 
 
 def _show_hostnames(context: Context, given: Arguments, name: str) -> Reply:
