@@ -111,13 +111,16 @@ def test_every_second_has_one_component_and_all_work_is_done(gaps: Gaps, changes
     (outcome,) = played(job(Spaced(1800.0), gaps, **changes), num_runs=50)
     assert outcome.seconds["useful"] == pytest.approx(200 * HOUR)
     assert min(values.min() for values in outcome.seconds.values()) >= -1e-6
-    (one,), spans = (
-        [simulate_once(job(Spaced(1800.0), gaps, **changes), seed=3)[0]],
-        simulate_once(job(Spaced(1800.0), gaps, **changes), seed=3)[1],
-    )
+    one, spans = simulate_once(job(Spaced(1800.0), gaps, **changes), seed=3)
     assert sum(sum(span.seconds.values()) for span in spans) == pytest.approx(float(one.wall_s[0]))
     assert [span.kind for span in spans].count("finished") == 1 and spans[-1].kind == "finished"
     assert len(spans) == one.attempts[0]
+
+
+def test_a_notice_in_the_last_save_keeps_no_more_than_there_is() -> None:
+    model = job(Spaced(1800.0), Exponential(HOUR), work_s=1000.0, cost_s=3000.0, notice=0.5)
+    (outcome,) = played(model)
+    assert outcome.seconds["useful"] == pytest.approx(1000.0)
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_does_not() -> None:

@@ -82,17 +82,10 @@ def test_steps_done_before_are_rework() -> None:
         (Label.RESTART, 1),
         (Label.RESTORE, 2),
         (Label.USEFUL, 5 + 1),
-        (Label.REWORK, 3),
-        (Label.UNKNOWN, 3 + 4),
+        # The steps that either end cut off count as lost.
+        (Label.REWORK, 3 + 3 + 4),
     )
     assert dict(found.gpu_s) == pytest.approx(expected)
-
-
-def test_the_word_of_a_resume_replaces_windows_that_were_lost() -> None:
-    who = {"attempt": 1}
-    story = [*started(20, **who), resume(22, 2, 3, **who), steps(22, 2, 1, 2, 3, 4, **who)]
-    found = account(story, [allocation(20, 26, attempt=1)])
-    assert (found.gpu_s[Label.REWORK], found.gpu_s[Label.USEFUL]) == (12, 4)
 
 
 def test_a_worker_group_restart_inside_an_attempt() -> None:
@@ -139,11 +132,6 @@ def test_the_slowest_ranks_excess() -> None:
     found = account([*story, resume(2, world=3)], [allocation(0, 4)])
     assert found.gpu_s[Label.STRAGGLER] == pytest.approx(4 * 0.5)
     assert found.gpu_s[Label.USEFUL] == pytest.approx(4 * 1.5)
-
-
-def test_ranks_without_events_are_unknown() -> None:
-    found = account([*started(0), resume(2, world=4), steps(2, 0, 1, 2)], [allocation(0, 4)])
-    assert (found.gpu_s[Label.UNKNOWN], found.gpu_s[Label.USEFUL]) == (12, 2)
 
 
 def test_attempts_of_which_little_is_known() -> None:
