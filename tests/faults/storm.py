@@ -108,7 +108,10 @@ def run_storm(
     rng = random.Random(seed)
     context = multiprocessing.get_context("fork")
     shared = directory / "group"
+    # One probe of the mount for all, before the clock starts.
     Group(shared).prepare()
+    with Group(shared).mutex():
+        pass
     logs = directory / "logs"
     logs.mkdir()
     living: dict[int, BaseProcess] = {}
@@ -207,7 +210,9 @@ def _check(
     holds += [_Span(began=at, ended=killed.get(pid, ended), pid=pid) for pid, at in holding.items()]
     unserved = [_wait_span(want, killed.get(pid, ended)) for pid, want in wanting.items()]
     for hold in holds:
-        hold.ended = min([hold.ended, *(_expiry(span) for span in frozen[hold.pid] if span.began < hold.ended)])
+        hold.ended = min(
+            [hold.ended, *(_expiry(span) for span in frozen[hold.pid] if hold.began < span.began < hold.ended)]
+        )
     problems = []
 
     most = max((sum(other.began <= hold.began < other.ended for other in holds) for hold in holds), default=0)
