@@ -71,8 +71,9 @@ class Checkpointer:
     ``board`` carries all coordination and must be shared by the ranks, with a prefix of its own for every checkpointer
     that uses one store; one rank alone needs none. ``attempt`` and
     ``restart`` (worker-group restart) name the checkpoints and must be new for every start of the training. ``allowed``
-    are the checkpoints listed by the attempt's claim; None admits all that exist. ``keep`` is how many to keep, or a
-    retention policy. ``save_timeout_s`` bounds one save on every rank, ``load_timeout_s`` one restore.
+    are the checkpoints listed by the attempt's claim; None admits all that exist, and ``passed_over`` are not
+    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy. ``save_timeout_s``
+    bounds one save on every rank, ``load_timeout_s`` one restore.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
     as ``on_topology_change`` and ``on_code_change`` say; a code version that is empty on either side is not compared.
@@ -93,6 +94,7 @@ class Checkpointer:
         code_version: str = "",
         keep: int | Policy = 2,
         allowed: Collection[str] | None = None,
+        passed_over: Collection[str] = (),
         save_timeout_s: float = 600.0,
         load_timeout_s: float = 1800.0,
         on_topology_change: OnChange = "error",
@@ -107,6 +109,7 @@ class Checkpointer:
         self._code_version = code_version
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._allowed = None if allowed is None else frozenset(allowed)
+        self._passed_over = frozenset(passed_over)
         self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
         self._on_topology_change, self._on_code_change = on_topology_change, on_code_change
         self._digesting = digesting or Digesting()
@@ -180,7 +183,9 @@ class Checkpointer:
             read_tensors(checkpoint, index, destinations)
             return Loaded(index=index, tensors=destinations, allow=frozenset(allow)), warnings
 
-        lineage = Lineage(run_id=self._run_id, attempt=self._attempt, allowed=self._allowed)
+        lineage = Lineage(
+            run_id=self._run_id, attempt=self._attempt, allowed=self._allowed, passed_over=self._passed_over
+        )
         choice = load(self._directory, lineage, round_, read)
         self._verdicts = choice.verdicts
         for verdict in choice.verdicts:

@@ -86,3 +86,14 @@ def attempts_table(attempts: Sequence[object]) -> str:
         for row in cast("Sequence[AttemptRow]", attempts)
     ]
     return table(header, rows)
+
+
+def seconds(option: str, text: str) -> float:
+    """The duration in an option's value. Raises UsageError, which names the option."""
+    from resilient_launch.core.errors import UsageError
+    from resilient_launch.core.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(error.what, where=option, why=error.why, hint=f"{option} {error.hint}") from None

@@ -51,9 +51,12 @@ class _Screen:
 def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
     """Wait until the run is over, saying what happens on the way; returns how it stands then, or at ``timeout_s``.
 
-    A wait that Slurm adds after a requeue is lifted, where it lets us.
+    A wait that Slurm adds after a requeue is lifted, where it lets us, though not one that a failure called for. A run
+    whose site forbids requeue, and whose nodes could not submit it again, is submitted again from here.
     """
-    from resilient_launch.report.state import run_status
+    from resilient_launch.job.attempt import read_ends
+    from resilient_launch.launch.comeback import newest_job, submit_again
+    from resilient_launch.report.state import read_verdict, run_status
 
     scheduler = found.connection.scheduler
     poll_s = POLL_FAKE_S if found.connection.fake is not None else POLL_SLURM_S
@@ -61,7 +64,8 @@ def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
     screen, lifted, seen_over, rate = _Screen(), 0, 0, _Rate()
     try:
         while True:
-            status = run_status(found.paths, scheduler, found.job_id)
+            job_id = newest_job(found.paths)
+            status = run_status(found.paths, scheduler, job_id)
             number = status.attempts[-1].number if status.attempts else 0
             headline = f"{status.name}: {status.state}"
             if status.attempts:
@@ -69,14 +73,21 @@ def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
             if status.reason and status.state.is_final:
                 headline += f": {status.reason}"
             screen.show(headline, _progress(status, rate.update(status.step)))
-            # A job between two lives may look gone for a moment: believe it only twice in a row.
+            verdict = read_verdict(found.paths) if status.state.is_final else None
+            if verdict is not None and verdict.get("is_resubmittable"):
+                new_id = submit_again(found.paths, found.connection)
+                screen.show(f"{status.name}: submitted again as job {new_id}", "")
+                continue
+            # A verdict is final; a job without one, between two lives, may look gone for a moment.
             seen_over = seen_over + 1 if status.state.is_final else 0
-            if (status.state.is_final and (status.state == "finished" or seen_over > 2)) or time.monotonic() > deadline:
+            if verdict is not None or seen_over > 2 or time.monotonic() > deadline:
                 return status
             if status.job_state == "PENDING" and status.reason == "BeginTime" and lifted != len(status.attempts):
-                lifted = len(status.attempts)
-                with contextlib.suppress(RlaunchError):
-                    scheduler.start_now(found.job_id)
+                end = read_ends(found.paths).get(number)
+                if end is None or end.not_before <= time.time():
+                    lifted = len(status.attempts)
+                    with contextlib.suppress(RlaunchError):
+                        scheduler.start_now(job_id)
             time.sleep(min(poll_s, max(deadline - time.monotonic(), 0.0)))
     finally:
         screen.close()

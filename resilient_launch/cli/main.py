@@ -7,8 +7,31 @@ import sys
 import typer
 
 from resilient_launch import __version__
-from resilient_launch.cli import cancel, logs, stagger, status, submit, wait
-from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
+from resilient_launch.cli import (
+    cancel,
+    check,
+    checkpoint,
+    config_,
+    doctor,
+    drain,
+    events,
+    history,
+    init,
+    logs,
+    plan,
+    report,
+    requeue,
+    runs,
+    simulate,
+    stagger,
+    status,
+    stop,
+    submit,
+    victims,
+    wait,
+    yield_,
+)
+from resilient_launch.core.errors import EXIT_FAILED, RlaunchError
 
 app = typer.Typer(
     name="rlaunch",
@@ -19,9 +42,25 @@ app = typer.Typer(
 )
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
+app.command("report")(report.report)
+app.command("history")(history.history)
+app.command("runs")(runs.runs)
+app.command("events")(events.events)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
+app.command("checkpoint")(checkpoint.checkpoint)
+app.command("yield")(yield_.yield_)
+app.command("stop")(stop.stop)
+app.command("requeue")(requeue.requeue)
+app.command("drain")(drain.drain)
+app.command("victims")(victims.victims)
+app.add_typer(plan.app, name="plan")
+app.add_typer(simulate.app, name="simulate")
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.add_typer(config_.app)
+app.command("doctor")(doctor.doctor)
 app.add_typer(stagger.app, name="stagger")
 
 
@@ -44,10 +83,6 @@ def main() -> None:
     """The entry point: no traceback for what a user can mend, and the exit codes that the README lists."""
     try:
         app()
-    except BrokenPipeError:
-        # The reader (head, say) has all it wanted; Python would complain again at exit.
-        sys.stderr.close()
-        sys.exit(0)
     except RlaunchError as error:
         text = str(error)
         typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
@@ -57,5 +92,3 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         sys.exit(EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)

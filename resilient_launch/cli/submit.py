@@ -12,6 +12,7 @@ from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RefusedE
 
 if TYPE_CHECKING:
     from resilient_launch.config.schema import LaunchConfig
+    from resilient_launch.launch.clusters import Connection
     from resilient_launch.launch.plan import SubmitPlan
 
 
@@ -26,6 +27,9 @@ def submit(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the run to its end.")] = False,
     parsable: Annotated[bool, typer.Option("--parsable", help="Print the job id alone.")] = False,
+    fit_maintenance: Annotated[
+        bool, typer.Option("--fit-maintenance", help="Shorten a time limit that would cross a maintenance window.")
+    ] = False,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Then run it again without its faults, and compare both final states."),
@@ -33,7 +37,7 @@ def submit(
 ) -> None:
     """Submit a run, or let one that stopped go on from its checkpoint."""
     from resilient_launch.config import load, notes
-    from resilient_launch.launch import connect, make_plan
+    from resilient_launch.launch import advice, connect, make_plan
     from resilient_launch.launch import submit as submit_plan
 
     overrides = [*(set_ or ()), *([f"cluster={cluster}"] if cluster is not None else ())]
@@ -51,10 +55,13 @@ def submit(
             why="are driven while the run is followed",
             hint=f"rlaunch submit {config} --wait",
         )
-    for note in notes(resolved):
-        typer.echo(f"note: {note}", err=True)
     fake_spec = resolved.fake if resolved.cluster == "fake" else None
     connection = connect(resolved.cluster, directory, start=fake_spec)
+    if fit_maintenance:
+        resolved = _fit_maintenance(resolved, connection)
+        plan = make_plan(resolved, directory)
+    for note in (*notes(resolved), *advice.notes(resolved, plan.paths, connection.scheduler)):
+        typer.echo(f"note: {note}", err=True)
     job_id = submit_plan(plan, connection)
     if parsable:
         typer.echo(job_id)
@@ -67,6 +74,22 @@ def submit(
             typer.echo(f"next: rlaunch status {resolved.name}", err=True)
         return
     _follow(resolved, plan, directory, verify=verify)
+
+
+def _fit_maintenance(config: LaunchConfig, connection: Connection) -> LaunchConfig:
+    import time
+
+    from resilient_launch.core.units import format_duration
+    from resilient_launch.launch import advice
+
+    window = advice.in_the_way(config, connection.scheduler, now=time.time())
+    if window is None:
+        return config
+    fitted = advice.fit(config, window, now=time.time())
+    assert fitted.time_s is not None
+    limit = format_duration(fitted.time_s)
+    typer.echo(f"note: a time limit of {limit}, to end before the maintenance {window.name}", err=True)
+    return fitted
 
 
 def _follow(config: LaunchConfig, plan: SubmitPlan, root: Path, *, verify: bool) -> None:

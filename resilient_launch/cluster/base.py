@@ -82,6 +82,22 @@ class JobRow:
     nodes: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """Nodes that are kept free, or for certain users, from ``start_time`` to ``end_time``. ``nodes`` is a hostlist."""
+
+    name: str
+    start_time: int
+    end_time: int
+    nodes: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def is_maintenance(self) -> bool:
+        """Whether nodes go down for work on them."""
+        return "MAINT" in self.flags
+
+
 class RequeueOutcome(StrEnum):
     """How a requeue went. Both are success: the job waits in the queue again."""
 
@@ -108,8 +124,13 @@ class Scheduler(Protocol):
         """One row per run of the job, oldest first; empty where there is no accounting."""
         ...
 
-    def requeue(self, job_id: str) -> RequeueOutcome:
-        """Put the job back into the queue under the same id. A bare array id would requeue every task of the array."""
+    def requeue(self, job_id: str, *, hold: bool = False) -> RequeueOutcome:
+        """Put the job back into the queue under the same id, held there if ``hold``. A bare array id would requeue
+        every task of the array."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Lift the hold of a pending job."""
         ...
 
     def cancel(self, job_id: str) -> None:
@@ -118,6 +139,26 @@ class Scheduler(Protocol):
 
     def start_now(self, job_id: str) -> None:
         """Lift the wait that follows a requeue: the job may start as soon as it has nodes."""
+        ...
+
+    def start_at(self, job_id: str, when: float) -> None:
+        """Let a pending job start no earlier than ``when``, in seconds since the epoch."""
+        ...
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Keep a pending job off ``nodes``, and off no others."""
+        ...
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Replace the job's comment."""
+        ...
+
+    def reservations(self) -> list[Reservation]:
+        """Every reservation there is."""
+        ...
+
+    def usable_nodes(self, partition: str) -> list[str]:
+        """Names of the partition's nodes (of all, for "") that are neither down, drained nor reserved."""
         ...
 
     def node_address(self, node: str) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from resilient_launch.cluster.base import JobRow, JobView, RequeueOutcome
+from resilient_launch.cluster.base import JobRow, JobView, RequeueOutcome, Reservation
 from resilient_launch.cluster.slurm_text import (
+    COMMENT_FORMAT,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
     clean_message,
+    parse_comments,
     parse_node_address,
+    parse_reservations,
     parse_sacct,
     parse_show_job,
     parse_squeue,
@@ -31,6 +36,7 @@ _SILENCE = re.compile(
 )
 _UNKNOWN_JOB = "invalid job id"
 _WAITS_ALREADY = "pending execution"
+_USABLE = frozenset({"idle", "mix", "alloc", "comp", "plnd"})
 _ENDS_ALREADY = "already completing or completed"
 
 
@@ -119,12 +125,16 @@ class SlurmCommands:
             return []
         return parse_sacct(done.stdout) if done.returncode == 0 else []
 
-    def requeue(self, job_id: str) -> RequeueOutcome:
-        done = self._run("scontrol", "requeue", _job_id(job_id))
+    def requeue(self, job_id: str, *, hold: bool = False) -> RequeueOutcome:
+        done = self._run("scontrol", "requeuehold" if hold else "requeue", _job_id(job_id))
         if done.returncode != 0 and _WAITS_ALREADY in done.stderr.lower():
             return RequeueOutcome.ALREADY
         check_answer("scontrol requeue", done, f"job {job_id} cannot be requeued")
         return RequeueOutcome.REQUEUED
+
+    def release(self, job_id: str) -> None:
+        done = self._run("scontrol", "release", _job_id(job_id))
+        check_answer("scontrol release", done, f"job {job_id} cannot be released")
 
     def cancel(self, job_id: str) -> None:
         done = self._run("scancel", _job_id(job_id))
@@ -133,13 +143,53 @@ class SlurmCommands:
         check_answer("scancel", done, f"job {job_id} cannot be cancelled")
 
     def start_now(self, job_id: str) -> None:
-        done = self._run("scontrol", "update", f"JobId={_job_id(job_id)}", "StartTime=now")
-        check_answer("scontrol update", done, f"the wait of job {job_id} cannot be lifted")
+        self._update(job_id, "StartTime=now", f"the wait of job {job_id} cannot be lifted")
+
+    def start_at(self, job_id: str, when: float) -> None:
+        # A span instead of a date: no time zone can come between.
+        wait_s = max(math.ceil(when - time.time()), 0)
+        self._update(job_id, f"StartTime=now+{wait_s}", f"job {job_id} cannot be made to wait")
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        names = ",".join(_node(name) for name in nodes)
+        self._update(job_id, f"ExcNodeList={names}", f"job {job_id} cannot be kept off {names}")
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        self._update(job_id, f"Comment={comment}", f"the comment of job {job_id} cannot be set")
+
+    def reservations(self) -> list[Reservation]:
+        done = self._run("scontrol", "--oneliner", "show", "reservation")
+        check_answer("scontrol show reservation", done, "the reservations cannot be shown")
+        return parse_reservations(done.stdout)
+
+    def usable_nodes(self, partition: str) -> list[str]:
+        # Marks after a state say what the node is about to do; with an asterisk it does not even answer.
+        return [name for name, state in self.nodes(partition).items() if state.rstrip("~#!%$@^-+") in _USABLE]
+
+    def nodes(self, partition: str = "") -> dict[str, str]:
+        """Every node of the partition (of the cluster, for ""), and sinfo's short word for its state."""
+        chosen = (f"--partition={partition}",) if partition else ()
+        done = self._run("sinfo", "--noheader", "--Node", "--format=%N %t", *chosen)
+        check_answer("sinfo", done, "the nodes cannot be listed")
+        rows = [line.split() for line in done.stdout.splitlines()]
+        return {row[0]: row[1] for row in rows if len(row) == 2}
+
+    def partition_setting(self, partition: str, name: str) -> str | None:
+        """The value of one of a partition's settings, such as GraceTime; None where there is none."""
+        if not _NODE_NAME.fullmatch(partition):
+            return None
+        done = self._run("scontrol", "show", "partition", partition)
+        found = re.search(rf"\b{re.escape(name)}=(\S+)", done.stdout) if done.returncode == 0 else None
+        return found[1] if found else None
+
+    def comments(self) -> dict[str, tuple[JobView, str]]:
+        """Every running job of every user, by id, and what its comment says."""
+        done = self._run("squeue", "--noheader", "--array", "--states=running", f"--format={COMMENT_FORMAT}")
+        check_answer("squeue", done, "the queue cannot be shown")
+        return parse_comments(done.stdout)
 
     def node_address(self, node: str) -> str:
-        if not _NODE_NAME.fullmatch(node):
-            raise UsageError(f"node name {node[:80]!r}", why="it holds characters that a node's name cannot")
-        done = self._run("scontrol", "show", "node", node)
+        done = self._run("scontrol", "show", "node", _node(node))
         check_answer("scontrol show node", done, f"node {node} cannot be shown")
         address = parse_node_address(done.stdout)
         if address is None:
@@ -161,6 +211,10 @@ class SlurmCommands:
                 return value.strip()
         return None
 
+    def _update(self, job_id: str, change: str, what: str) -> None:
+        done = self._run("scontrol", "update", f"JobId={_job_id(job_id)}", change)
+        check_answer("scontrol update", done, what)
+
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         env = client_environment(os.environ if self._env is None else self._env)
         # Seconds since the epoch: a local time is ambiguous for an hour each autumn.
@@ -171,3 +225,9 @@ def _job_id(job_id: str) -> str:
     if not _JOB_ID.fullmatch(job_id):
         raise UsageError(f"job id {job_id[:80]!r}", why="a job id is a number, or <array>_<task>")
     return job_id
+
+
+def _node(name: str) -> str:
+    if not _NODE_NAME.fullmatch(name):
+        raise UsageError(f"node name {name[:80]!r}", why="it holds characters that a node's name cannot")
+    return name

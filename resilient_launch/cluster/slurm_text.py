@@ -6,11 +6,14 @@ import math
 import re
 from datetime import datetime
 
-from resilient_launch.cluster.base import JobRow, JobView
+from resilient_launch.cluster.base import JobRow, JobView, Reservation
 from resilient_launch.core.errors import RlaunchError
 
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%l|%D|%P|%u|%B|%N|%j"
 """squeue's columns, the only one that a user may fill freely last."""
+
+COMMENT_FORMAT = "%i|%T|%D|%P|%u|%N|%k"
+"""The columns of ``parse_comments``, the only one that a user may fill freely last."""
 
 SACCT_FIELDS = "JobID,State,Submit,Start,End,ExitCode,DerivedExitCode,NodeList"
 
@@ -103,6 +106,41 @@ def parse_squeue(text: str) -> dict[str, JobView]:
             batch_host=_text(batch_host),
         )
     return jobs
+
+
+def parse_comments(text: str) -> dict[str, tuple[JobView, str]]:
+    """The jobs in an answer of squeue in ``COMMENT_FORMAT``, each with its comment; unreadable lines are left out."""
+    jobs = {}
+    for line in text.split("\n"):
+        values = line.split("|", COMMENT_FORMAT.count("|"))
+        if len(values) <= COMMENT_FORMAT.count("|"):
+            continue
+        job_id, state, num_nodes, partition, user, nodes, comment = values
+        view = JobView(
+            job_id=job_id,
+            state=state,
+            num_nodes=_int(num_nodes) or 0,
+            partition=_text(partition),
+            user=user,
+            nodes=_text(nodes),
+        )
+        jobs[job_id] = (view, _text(comment))
+    return jobs
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    """The reservations in an answer of `scontrol --oneliner show reservation`; one without both times is left out."""
+    found = []
+    for line in text.split("\n"):
+        fields = dict(_WORD_FIELD.findall(line))
+        start, end = parse_time(fields.get("StartTime", "")), parse_time(fields.get("EndTime", ""))
+        if fields.get("ReservationName") and start is not None and end is not None:
+            flags = tuple(flag for flag in fields.get("Flags", "").split(",") if flag)
+            nodes = _text(fields.get("Nodes", ""))
+            found.append(
+                Reservation(name=fields["ReservationName"], start_time=start, end_time=end, nodes=nodes, flags=flags)
+            )
+    return found
 
 
 def parse_sacct(text: str) -> list[JobRow]:

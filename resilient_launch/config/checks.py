@@ -19,6 +19,7 @@ def check_values(config: LaunchConfig, report: Report) -> None:
     """Report every contradiction inside ``config`` among keys that are good by themselves."""
     _check_program(config, report)
     _check_signal_lead(config, report)
+    _check_hang(config, report)
     if config.cluster == "fake":
         _check_fits(config, report)
         _check_partition(config, report)
@@ -76,6 +77,14 @@ def _check_signal_lead(config: LaunchConfig, report: Report) -> None:
         limit = format_duration(limit_s)
         why = f"Slurm may signal {SIGNAL_EARLY_S}s early, which is at start-up where the time limit is {limit}"
         report.add(("signal_lead", "time"), what, why=why, hint=hint)
+
+
+def _check_hang(config: LaunchConfig, report: Report) -> None:
+    floor_s, ceiling_s = config.hang.floor_s, config.hang.ceiling_s
+    if floor_s > ceiling_s and report.is_good("hang.floor", "hang.ceiling"):
+        why = f"is more than the ceiling of {format_duration(ceiling_s)}"
+        hint = f"ceiling: {format_duration(floor_s)}"
+        report.add(("hang.floor", "hang.ceiling"), f"hang floor {format_duration(floor_s)}", why=why, hint=hint)
 
 
 def _check_fits(config: LaunchConfig, report: Report) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from resilient_launch.cluster.fake.spec import FakeSpec
+from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +23,24 @@ class NodeRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Every:
-    """An interval in steps or in seconds: one of the two is None."""
+    """An interval in steps, in seconds, or ``auto``: exactly one of the three is set."""
 
     steps: int | None = None
     seconds: float | None = None
+    auto: bool = False
+    """Solved for while the run goes on, from what checkpoints cost and how often it is interrupted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """When checkpoints are made and kept, and what a resume insists on."""
 
-    every: Every = Every(seconds=600.0)
+    every: Every = Every(auto=True)
     """How often training saves without being asked."""
+    failures_per_1000_node_days: float = FAILURES_PER_1000_NODE_DAYS
+    """What ``auto`` believes of the nodes before the run has shown better."""
+    preempt_exempt_s: float = 0.0
+    """How old an attempt must be before the site may preempt it (PreemptExemptTime); ``auto`` saves just before."""
     keep: int = 3
     """How many of the newest checkpoints retention leaves."""
     on_topology_change: Literal["stop", "warn"] = "stop"
@@ -63,7 +70,41 @@ class RestartConfig:
     max_worker_restarts: int = 3
     """Worker-group restarts inside one attempt."""
     max_crashes: int = 3
-    """Requeues without progress for each cause that is the run's own fault: crash, hang, out of memory."""
+    """Requeues without progress for each cause of failure: crash, hang, out of memory, node failure."""
+    same_step: int = 3
+    """How often in a row the same step may be reached and not passed, and a checkpoint lead nowhere."""
+    backoff_s: float = 10.0
+    """Wait before the first requeue after a failure; doubles with each further one without progress."""
+    backoff_max_s: float = 600.0
+    """The longest such wait."""
+    exclude_nodes: bool = True
+    """Whether a requeue after a failure stays away from nodes that are suspect."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HangConfig:
+    """When a run that stands still is started again."""
+
+    enabled: bool = True
+    """Whether hangs are looked for."""
+    floor_s: float = 10.0
+    """The shortest that any phase may stand still."""
+    ceiling_s: float = 1800.0
+    """The longest that any phase may stand still, and the limit of a phase of which nothing was seen yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthConfig:
+    """What every node must show before the first step."""
+
+    enabled: bool = True
+    """Whether nodes are checked."""
+    min_shm_mb: int = 16
+    """MiB that must be free in /dev/shm, where data loaders pass their batches."""
+    min_tmp_mb: int = 64
+    """MiB that must be free in the temporary directory."""
+    max_clock_skew_s: float = 5.0
+    """How far a node's clock may be from the first node's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +233,10 @@ class LaunchConfig:
     """How the run takes turns with others at saving."""
     restart: RestartConfig = RestartConfig()
     """How often the run is started again."""
+    hang: HangConfig = HangConfig()
+    """When a run that stands still is started again."""
+    health: HealthConfig = HealthConfig()
+    """What every node must show before the first step."""
     code: CodeConfig = CodeConfig()
     """Which code the run executes."""
     cluster: Literal["slurm", "fake"] = "slurm"

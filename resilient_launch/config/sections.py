@@ -11,7 +11,14 @@ from resilient_launch.config import values as v
 from resilient_launch.config.cursor import Cursor, Field, Fields, check_text, read_fields, write_fields
 from resilient_launch.config.faults import read_faults, write_faults
 from resilient_launch.config.reserved import environment, sbatch_options
-from resilient_launch.config.schema import CheckpointConfig, CodeConfig, RestartConfig, StaggerConfig
+from resilient_launch.config.schema import (
+    CheckpointConfig,
+    CodeConfig,
+    HangConfig,
+    HealthConfig,
+    RestartConfig,
+    StaggerConfig,
+)
 from resilient_launch.config.yamlpos import Scalar
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.ids import check_run_name
@@ -20,7 +27,12 @@ from resilient_launch.policy.stagger import MAX_WRITERS
 
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
-    return Field(attr, lambda cursor: build(**read_fields(cursor, fields)), lambda value: write_fields(value, fields))
+    return Field(
+        attr,
+        lambda cursor: build(**read_fields(cursor, fields)),
+        lambda value: write_fields(value, fields),
+        section=fields,
+    )
 
 
 def _write_mb(num_mb: int) -> str:
@@ -73,7 +85,7 @@ def _partition_name(cursor: Cursor) -> str:
     return check_run_name(v.word(cursor))
 
 
-_PARTITION: Fields = {
+PARTITION: Fields = {
     "name": Field("name", _partition_name),
     "tier": Field("tier", v.integer(0, 65535)),
     "preempt": Field("preempt_mode", v.choice("off", "requeue", "cancel")),
@@ -82,7 +94,7 @@ _PARTITION: Fields = {
 
 
 def _partition(cursor: Cursor) -> PartitionSpec:
-    values = read_fields(cursor, _PARTITION)
+    values = read_fields(cursor, PARTITION)
     if "name" not in values and cursor.report.is_good(cursor.key):
         raise UsageError("no name", why="a partition has a name", hint="{name: low, tier: 1, preempt: requeue}")
     return PartitionSpec(**{"name": "", **values})
@@ -101,7 +113,7 @@ def _partitions(cursor: Cursor) -> tuple[PartitionSpec, ...]:
 
 
 def _write_partitions(specs: tuple[PartitionSpec, ...]) -> list[dict[str, Any]]:
-    return [write_fields(spec, _PARTITION) for spec in specs]
+    return [write_fields(spec, PARTITION) for spec in specs]
 
 
 FAKE: Fields = {
@@ -117,23 +129,40 @@ FAKE: Fields = {
     "send_user_signal": Field("send_user_signal", v.boolean),
     "accounting": Field("accounting", v.boolean),
 }
-_CHECKPOINT: Fields = {
+CHECKPOINT: Fields = {
     "every": Field("every", v.every, v.write_every),
+    "failures_per_1000_node_days": Field("failures_per_1000_node_days", v.number(0.001, 100_000)),
+    "preempt_exempt": Field("preempt_exempt_s", v.duration(0), format_duration),
     "keep": Field("keep", v.integer(1)),
     "on_topology_change": Field("on_topology_change", v.choice("stop", "warn")),
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
 }
-_STAGGER: Fields = {
+STAGGER: Fields = {
     "group": Field("group", _directory, str),
     "writers": Field("writers", _writers),
     "max_wait": Field("max_wait_s", v.duration(0), format_duration),
 }
-_RESTART: Fields = {
+RESTART: Fields = {
     "max_worker_restarts": Field("max_worker_restarts", v.integer(0)),
     "max_crashes": Field("max_crashes", v.integer(0)),
+    "same_step": Field("same_step", v.integer(2)),
+    "backoff": Field("backoff_s", v.duration(0), format_duration),
+    "backoff_max": Field("backoff_max_s", v.duration(0), format_duration),
+    "exclude_nodes": Field("exclude_nodes", v.boolean),
 }
-_CODE: Fields = {
+HANG: Fields = {
+    "enabled": Field("enabled", v.boolean),
+    "floor": Field("floor_s", v.duration(1), format_duration),
+    "ceiling": Field("ceiling_s", v.duration(1), format_duration),
+}
+HEALTH: Fields = {
+    "enabled": Field("enabled", v.boolean),
+    "min_shm": Field("min_shm_mb", v.memory_mb, _write_mb),
+    "min_tmp": Field("min_tmp_mb", v.memory_mb, _write_mb),
+    "max_clock_skew": Field("max_clock_skew_s", v.duration(0), format_duration),
+}
+CODE: Fields = {
     "snapshot": Field("snapshot", v.boolean),
     "exclude": Field("exclude", v.texts(_pattern, "[data, '*.ckpt']"), list),
 }
@@ -162,10 +191,12 @@ TOP: Fields = {
     "account": Field("account", v.word),
     "qos": Field("qos", v.word),
     "sbatch": Field("sbatch", sbatch_options, _mapping),
-    "checkpoint": _section("checkpoint", CheckpointConfig, _CHECKPOINT),
-    "stagger": _section("stagger", StaggerConfig, _STAGGER),
-    "restart": _section("restart", RestartConfig, _RESTART),
-    "code": _section("code", CodeConfig, _CODE),
+    "checkpoint": _section("checkpoint", CheckpointConfig, CHECKPOINT),
+    "stagger": _section("stagger", StaggerConfig, STAGGER),
+    "restart": _section("restart", RestartConfig, RESTART),
+    "hang": _section("hang", HangConfig, HANG),
+    "health": _section("health", HealthConfig, HEALTH),
+    "code": _section("code", CodeConfig, CODE),
     "cluster": Field("cluster", v.choice("slurm", "fake")),
     # What the file leaves open is sized to the run, so the rest of the file must be known first.
     "fake": _section("fake", dict, FAKE),
@@ -173,10 +204,10 @@ TOP: Fields = {
 }
 
 ELSEWHERE = {
-    **{key: f"checkpoint.{key}" for key in _CHECKPOINT},
-    **{key: f"stagger.{key}" for key in _STAGGER},
-    **{key: f"restart.{key}" for key in _RESTART},
-    **{key: f"code.{key}" for key in _CODE},
+    **{key: f"checkpoint.{key}" for key in CHECKPOINT},
+    **{key: f"stagger.{key}" for key in STAGGER},
+    **{key: f"restart.{key}" for key in RESTART},
+    **{key: f"code.{key}" for key in CODE},
     "cpus": "cpus_per_worker",
     "gpus": "gpus_per_node",
     "mem": "memory",

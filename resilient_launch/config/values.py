@@ -37,6 +37,21 @@ def _int(text: str) -> int:
     return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
+def number(minimum: float, maximum: float) -> Decoder:
+    """A number between two bounds, both included."""
+
+    def decode(cursor: Cursor) -> float:
+        node = cursor.scalar("a number", f"{minimum:g}")
+        # Python reads words such as nan and 1_000 too, which a file should not say.
+        if not re.fullmatch(r"[+-]?[0-9]{1,12}(\.[0-9]{0,12})?(e[+-]?[0-9]{1,3})?", node.text):
+            raise UsageError(describe(node), why="must be a number", hint="6.5")
+        if not minimum <= float(node.text) <= maximum:
+            raise UsageError(f"the number {node.text}", why=f"must be {minimum:g} to {maximum:g}", hint="6.5")
+        return float(node.text)
+
+    return decode
+
+
 def boolean(cursor: Cursor) -> bool:
     """true or false; yes, no, on and off are plain words in YAML 1.2."""
     node = cursor.scalar("true or false", "true")
@@ -190,11 +205,13 @@ def exactly_one(cursor: Cursor, fields: Fields, example: str) -> dict[str, Any]:
 
 
 def every(cursor: Cursor) -> Every:
-    """``100 steps``, ``{steps: 100}`` or a duration."""
+    """``auto``, ``100 steps``, ``{steps: 100}`` or a duration."""
     if isinstance(cursor.node, MappingNode):
         fields = {"steps": Field("steps", integer(1)), "seconds": Field("seconds", integer(1))}
         return Every(**exactly_one(cursor, fields, "{steps: 100}"))
-    text = cursor.scalar("steps or a duration", "100 steps, or 10m").text
+    text = cursor.scalar("auto, steps or a duration", "auto, 100 steps, or 10m").text
+    if text == "auto":
+        return Every(auto=True)
     if match := re.fullmatch(r"([0-9]{1,9})\s*steps?", text):
         if int(match[1]) < 1:
             raise UsageError("0 steps", why="must be at least 1", hint="100 steps")
@@ -205,6 +222,8 @@ def every(cursor: Cursor) -> Every:
 
 
 def write_every(value: Every) -> str:
+    if value.auto:
+        return "auto"
     return f"{value.steps} steps" if value.steps is not None else format_duration(value.seconds or 0)
 
 

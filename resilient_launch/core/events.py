@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ KINDS: dict[str, frozenset[str]] = {
     "agreement": frozenset({"round", "step", "status", "reason"}),
     # A rule was applied: `what` was decided, and `why`.
     "decision": frozenset({"what", "why"}),
+    # No rank moves any more: found, then withdrawn (one moved after all), suspected (it may yet move) or
+    # confirmed (the group is ended). `culprit`
+    # is the rank that the others wait for, None where none stands out, and `culprit_node` its node's name.
+    "hang": frozenset({"status", "culprit", "culprit_node", "why"}),
+    # Slow for three windows running: `scope` is rank, node or all; `ratio` is against the peers, or for all, the past.
+    "straggler": frozenset({"scope", "ranks", "nodes", "ratio", "window"}),
     # Training goes on from `resume_step`; `rework_steps` will be computed again.
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
@@ -52,7 +59,8 @@ class EventWriter:
     """Appends one process's events to a file of its own.
 
     Lines are buffered and handed to the kernel when ``flush`` is called, when 64 KiB wait, or when a second has passed
-    since the last hand-over; nothing is fsynced, so that the step loop never waits for a disk. ``emit`` raises
+    since the last hand-over; nothing is fsynced, so that the step loop never waits for a disk. Safe for several
+    threads. ``emit`` raises
     ValueError for an unknown kind or a missing field; a full disk is remembered in ``lost`` and never raised, because
     no event is worth a training run.
     """
@@ -64,6 +72,7 @@ class EventWriter:
         self._num_bytes = 0
         self._flushed_at = time.monotonic()
         self._fd: int | None = None
+        self._lock = threading.RLock()
         self.lost = 0
 
     def identify(self, **identity: Any) -> None:
@@ -78,26 +87,28 @@ class EventWriter:
         mono = time.monotonic()
         record = {"v": SCHEMA, "kind": kind, "t": round(time.time(), 6), "mono": round(mono, 6)}
         line = json.dumps({**record, **self._identity, **fields}, separators=(",", ":"), default=str).encode() + b"\n"
-        self._lines.append(line)
-        self._num_bytes += len(line)
-        if flush or self._num_bytes > 65536 or mono - self._flushed_at > 1.0:
-            self.flush()
+        with self._lock:
+            self._lines.append(line)
+            self._num_bytes += len(line)
+            if flush or self._num_bytes > 65536 or mono - self._flushed_at > 1.0:
+                self.flush()
 
     def flush(self) -> None:
         """Hand every buffered line to the kernel in one append."""
-        self._flushed_at = time.monotonic()
-        if not self._lines:
-            return
-        data, count = b"".join(self._lines), len(self._lines)
-        self._lines.clear()
-        self._num_bytes = 0
-        try:
-            if self._fd is None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._fd = os.open(self._path, flags, 0o644)
-            os.write(self._fd, data)
-        except OSError:
-            self.lost += count
+        with self._lock:
+            self._flushed_at = time.monotonic()
+            if not self._lines:
+                return
+            data, count = b"".join(self._lines), len(self._lines)
+            self._lines.clear()
+            self._num_bytes = 0
+            try:
+                if self._fd is None:
+                    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                    self._fd = os.open(self._path, flags, 0o644)
+                os.write(self._fd, data)
+            except OSError:
+                self.lost += count
 
     def close(self) -> None:
         self.flush()

@@ -83,6 +83,10 @@ class RunPaths:
         """The file that asks the watcher in the batch shell to requeue this admission of the job."""
         return self.control / f"requeue-{job_id}-{restart_count}"
 
+    def control_request(self, kind: str, attempt: int | None = None) -> Path:
+        """The file by which somebody asks something of the run, or of one of its attempts alone."""
+        return self.control / (f"{kind}.json" if attempt is None else f"{kind}.a{attempt:04d}.json")
+
     def all(self) -> tuple[Path, ...]:
         """Every directory that a run needs before its first attempt."""
         return (self.attempts, self.checkpoints, self.events, self.logs, self.control, self.submitit)

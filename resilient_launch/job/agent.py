@@ -7,15 +7,15 @@ it claims the attempt, learns what a signal means, asks for agreed saves, and re
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
-import signal
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +24,26 @@ from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, ending
-from resilient_launch.job.agreement import Leader, Participant, SaveRequest
+from resilient_launch.job.agreement import SaveRequest
 from resilient_launch.job.attempt import Attempt
-from resilient_launch.job.context import Allocation
-from resilient_launch.job.elastic import GangAgent, GroupResult, GroupSpec
-from resilient_launch.job.page import Action, Outcome, Page, Reason
-from resilient_launch.job.turns import turns_for
+from resilient_launch.job.context import Allocation, own_address_towards
+from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
+from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
+from resilient_launch.job.failures import NodeFailures, NodeReport
+from resilient_launch.job.gang import Gang
+from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
+from resilient_launch.job.publish import Publisher
+from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
+from resilient_launch.job.saves import DueSaves
+from resilient_launch.job.watch import NodeWatch
+from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    from torch.distributed import TCPStore
 
 TICK_S = 0.2
 RETRY_AGREEMENT_S = 3.0
+SETTLE_TIMEOUT_S = 8.0
 log = logging.getLogger("rlaunch.agent")
 
 
@@ -62,19 +70,13 @@ class NodeAgent:
         argv: Sequence[str],
         inbox: queue.SimpleQueue[Message],
         classify: ending.Classifier,
+        publisher: Publisher,
     ) -> None:
-        from torch.distributed import PrefixStore, TCPStore
-
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
-        self._inbox, self._classify = inbox, classify
+        self._inbox, self._classify, self._publisher = inbox, classify, publisher
 
-        def connect() -> Store:
-            # One connection a thread: a blocking wait on a shared one would hold up everybody else on it.
-            client = TCPStore(address, attempt.port, is_master=False, wait_for_workers=False)
-            return PrefixStore("rlaunch", client)
-
-        self._connect = connect
-        self.store = connect()
+        self._gang = Gang(address, attempt.port, allocation, tell=self._tell)
+        self.store = self._gang.connect()
         """The agents' store, over a connection of the main thread's own."""
         self._events = EventWriter(
             paths.events / f"a{attempt.number:04d}.n{allocation.node_index:04d}.jsonl",
@@ -82,20 +84,24 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
-        self._turns = turns_for(config, paths, allocation, self._events)
-        self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=_fast_dir()))
+        self._saves = DueSaves(config, paths, attempt, allocation, self._events)
+        self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
         self._pages: list[Page] = []
         self._reached = -1
-        self._agreement_store: Store | None = None
-        self._group_began = time.monotonic()
         self._asked_at = float("-inf")
-        self._asked_save_at = float("-inf")
         self.notice: Notice | None = None
         """The notice that stands."""
+        self._num_unexplained = 0
+        self.request: ControlRequest | None = None
+        """The yield or stop that was asked for."""
+        self._asked_saves = AskedSaves(paths, attempt.number, retry_s=RETRY_AGREEMENT_S)
+        self._abort_seen_at: float | None = None
         self._stop_agreed = False
         self._forced = False
         logs = paths.attempt_logs(attempt.number)
         logs.mkdir(parents=True, exist_ok=True)
+        self._watch = NodeWatch(config, allocation, log_dir=logs, page_dir=self._page_dir, tell=self._tell)
+        self._watch.set_environment()
         self._elastic = GangAgent(
             GroupSpec(
                 argv=argv,
@@ -103,7 +109,7 @@ class NodeAgent:
                 num_nodes=allocation.num_nodes,
                 max_restarts=config.restart.max_worker_restarts,
                 rendezvous_id=f"{config.name}-{attempt.number}",
-                local_address=address if allocation.is_first else _own_address(address),
+                local_address=address if allocation.is_first else own_address_towards(address),
                 store_address=address,
                 is_first=allocation.is_first,
                 error_dir=logs,
@@ -112,10 +118,12 @@ class NodeAgent:
             ),
             store,
             on_group=self._begin_group,
-            on_exit=lambda restart, exits: self._tell("exits", (restart, dict(exits))),
+            on_exit=self._on_group_failed,
+            may_wait=lambda: not any(page.has_stepped for page in self._pages),
         )
         os.environ.update(
             RLAUNCH_RUN_DIR=str(paths.directory),
+            RLAUNCH_RUN_ID=str(json.loads(paths.run.read_bytes())["id"]),
             RLAUNCH_ATTEMPT=str(attempt.number),
             RLAUNCH_PAGE_DIR=str(self._page_dir),
             RLAUNCH_LOG_DIR=str(logs),
@@ -126,7 +134,7 @@ class NodeAgent:
     def _tell(self, kind: str, value: Any = None) -> None:
         self._inbox.put(Message(kind=kind, value=value))
 
-    def run(self) -> ending.NodeReport:
+    def run(self) -> NodeReport:
         """Run the worker groups to their end, honouring every notice on the way."""
         if self._allocation.is_first:
             self._events.emit(
@@ -137,8 +145,11 @@ class NodeAgent:
                 nodes=list(self._allocation.nodes),
             )
             threading.Thread(target=self._read_forwarded, name="rlaunch-forwarded", daemon=True).start()
-        threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
-        result: GroupResult | None = None
+            ControlWatch(self._paths, self._attempt.number, lambda request: self._tell("control", request)).start()
+        unfit = self._watch.check_node(self._gang.connect, self._paths.directory)
+        result = self._force(unfit) if unfit else None
+        if result is None:
+            threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
         try:
             while result is None:
                 with contextlib.suppress(queue.Empty):
@@ -146,10 +157,24 @@ class NodeAgent:
                 if result is None:
                     result = self._tick()
         finally:
-            self._end_agreement()
+            self._watch.end_group()
+            self._gang.end_group()
             self._elastic.kill_workers()
-            self._turns.close()
+            self._saves.close()
         return self._report(result)
+
+    def settled_notice(self) -> Notice | None:
+        """The notice that stands once every signal that was heard is understood.
+
+        A worker may die of the very signal that brings the notice, and its end be known first.
+        """
+        patience = time.monotonic() + SETTLE_TIMEOUT_S
+        while self._num_unexplained or not self._inbox.empty():
+            with contextlib.suppress(queue.Empty):
+                self._handle(self._inbox.get(timeout=max(patience - time.monotonic(), 0.01)))
+            if time.monotonic() > patience:
+                break
+        return self.notice
 
     def emit_end(self, cause: Cause, step: int | None) -> None:
         """The attempt's last event."""
@@ -158,7 +183,7 @@ class NodeAgent:
     def seconds_to_wait(self) -> float:
         """How long the first node may take for its decision."""
         if self.notice is None or self.notice.deadline is None:
-            return ending.REPORTS_TIMEOUT_S + ending.REQUEUE_TIMEOUT_S
+            return ending.REPORTS_TIMEOUT_S + REQUEUE_TIMEOUT_S
         return max(self.notice.deadline - time.time(), 1.0)
 
     def close(self) -> None:
@@ -184,6 +209,7 @@ class NodeAgent:
             case "signal":
                 self._on_signal(*message.value)
             case "notice":
+                self._num_unexplained -= 1
                 self._on_notice(message.value)
             case "group":
                 self._on_group_started(*message.value)
@@ -191,11 +217,25 @@ class NodeAgent:
                 restart, exits = message.value
                 # The pages outlive a killed worker, whose last events do not.
                 reached = max((page.step for page in self._pages), default=-1)
-                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached)
+                more = self._watch.explain_exits(exits)
+                self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached, **more)
+            case "control":
+                self._on_control(message.value)
+            case "agreed":
+                self._on_agreed(message.value)
+            case "hopeless":
+                self._on_hopeless(message.value)
+            case "event":
+                kind, fields = message.value
+                self._events.emit(kind, flush=True, **fields)
+            case "hang":
+                restart, blame = message.value
+                self._watch.blame_hang(blame)
+                self._elastic.kill_workers(of_restart=restart)
             case "stop":
                 self._on_stop_agreed(message.value)
             case "lost":
-                return self._force("the first node's agent is gone")
+                return self._force(message.value or "the first node's agent is gone")
         return None
 
     # Signals and notices.
@@ -203,6 +243,8 @@ class NodeAgent:
     def _on_signal(self, name: str, node: str | None) -> None:
         """``node`` is where it arrived; None for this one."""
         log.info("%s reached %s", name, node or self._allocation.node)
+        # Whatever it means, this attempt ends; a worker that died of it too must not come back meanwhile.
+        self._elastic.end_with_this_group()
         if not self._allocation.is_first:
             try:
                 number = self.store.add("signal/count", 1)
@@ -210,13 +252,14 @@ class NodeAgent:
             except (RuntimeError, ConnectionError):
                 self._tell("lost")
             return
+        self._num_unexplained += 1
         threading.Thread(
             target=lambda: self._tell("notice", self._classify(name)), name="rlaunch-classify", daemon=True
         ).start()
 
     def _read_forwarded(self) -> None:
         """On the first node: signals that reached other nodes only."""
-        store, number = self._connect(), 1
+        store, number = self._gang.connect(), 1
         with contextlib.suppress(ConnectionError):
             while True:
                 message = agreement.wait(store, f"signal/{number}")
@@ -225,8 +268,11 @@ class NodeAgent:
 
     def _on_notice(self, notice: Notice) -> None:
         standing = self.notice
-        if standing is not None and not _replaces(notice, standing):
+        if standing is not None and not replaces(notice, standing):
             return
+        if standing is not None and standing.cause is Cause.CANCELLED:
+            # What was asked for stands; the new word only says how long there is.
+            notice = replace(notice, cause=Cause.CANCELLED)
         self.notice = notice
         log.warning("notice: %s, %s", notice.cause, _seconds_left(notice))
         self._events.emit("notice", flush=True, cause=notice.cause, deadline=notice.deadline, source=notice.source)
@@ -235,20 +281,29 @@ class NodeAgent:
             page.set_notice(notice)
         self._ask_to_stop()
 
+    # Requests.
+
+    def _on_control(self, request: ControlRequest) -> None:
+        if request.kind == "checkpoint":
+            self._asked_saves.add(request)
+            return
+        self.request = request if self.request is None or request.kind == "stop" else self.request
+        cause = Cause.CANCELLED if request.kind == "stop" else request.cause
+        self._on_notice(Notice(cause=cause, deadline=request.deadline, source=f"{request.kind} request"))
+
+    def _on_agreed(self, step: int) -> None:
+        """Every rank saves at ``step`` because somebody asked: tell those who did, and withdraw their file."""
+        for request in self._asked_saves.settle():
+            why = f"every rank saves at step {step}"
+            self._events.emit("decision", flush=True, what="checkpoint request", why=why, request=request.id, step=step)
+
     def _ask_to_stop(self) -> None:
         notice = self.notice
-        if notice is None or self._stop_agreed or self._agreement_store is None:
-            return
-        self._asked_at = time.monotonic()
-        self._ask(SaveRequest(action=Action.SAVE_AND_STOP, reason=Reason.NOTICE, deadline=notice.deadline or 0.0))
-
-    def _ask(self, wish: SaveRequest) -> None:
-        if self._agreement_store is None:
-            return
-        try:
-            agreement.request(self._agreement_store, wish)
-        except ConnectionError:
-            self._tell("lost")
+        if notice is not None and not self._stop_agreed:
+            deadline = notice.deadline or 0.0
+            wish = SaveRequest(action=Action.SAVE_AND_STOP, reason=Reason.NOTICE, deadline=deadline)
+            if self._gang.ask(wish):
+                self._asked_at = time.monotonic()
 
     def _on_stop_agreed(self, step: int | None) -> None:
         self._stop_agreed = True
@@ -265,43 +320,41 @@ class NodeAgent:
         """Called by the elastic agent before a group starts: make its pages."""
         os.environ["RLAUNCH_RESTART"] = str(restart)
         pages = [Page.create(self._page_dir / f"r{restart}.{local}") for local in range(len(ranks))]
-        self._tell("group", (restart, pages))
+        self._tell("group", (restart, ranks, pages))
 
-    def _on_group_started(self, restart: int, pages: list[Page]) -> None:
-        self._end_agreement()
+    def _on_group_started(self, restart: int, ranks: Sequence[int], pages: list[Page]) -> None:
         self._reached = max([self._reached, *(page.step for page in self._pages)])
         self._pages = pages
-        self._group_began = time.monotonic()
         self._events.identify(restart=restart)
-        self._agreement_store = self._group_store()
-        Participant(
-            self._group_store(),
-            index=self._allocation.node_index,
-            pages=pages,
-            on_stop=lambda step: self._tell("stop", step),
-            on_event=lambda status, number, step, reason: self._events.emit(
-                "agreement", flush=True, status=status, round=number, step=step, reason=reason
-            ),
-            on_lost=lambda: self._tell("lost"),
-        ).start()
+        self._gang.begin_group(restart, pages)
         if self._allocation.is_first:
-            self._turns.group_started(pages)
-            Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
+            self._saves.group_started(pages)
+        self._watch.begin_group(self._gang.connect_group(), restart, ranks, pages)
         if self.notice is not None:
             for page in pages:
                 page.set_notice(self.notice)
             self._ask_to_stop()
 
-    def _group_store(self) -> Store:
-        """A connection of its own into the newest group's key space."""
-        from torch.distributed import PrefixStore
+    def _on_group_failed(self, restart: int, exits: Mapping[int, int]) -> None:
+        """In the elastic agent's thread, before it starts another group: is there any use in one?"""
+        self._tell("exits", (restart, dict(exits)))
+        if self.notice is not None or not any(exits.values()):
+            return
+        # A history that can't be read is no reason against another try.
+        with contextlib.suppress(OSError):
+            if why := self._failures(exits).why_no_restart(self._config, restart, self._pages):
+                self._elastic.end_with_this_group()
+                self._tell("hopeless", why)
 
-        return PrefixStore(f"group/{self._elastic.restart}", self._connect())
+    def _failures(self, exits: Mapping[int, int]) -> NodeFailures:
+        return NodeFailures.read(self._paths, self._attempt.number, self._allocation.node, self._elastic.restart, exits)
 
-    def _end_agreement(self) -> None:
-        if self._agreement_store is not None:
-            agreement.finish(self._agreement_store)
-        self._agreement_store = None
+    def _on_hopeless(self, why: str) -> None:
+        """No further worker group: the other nodes must not wait for this one to join."""
+        self._forced = True
+        self._events.emit("decision", flush=True, what="no restart in this attempt", why=why)
+        with contextlib.suppress(RuntimeError):
+            self.store.set("abort", why)
 
     # What the clock asks for.
 
@@ -313,28 +366,21 @@ class NodeAgent:
                 return self._force("the deadline came before every rank had left")
             if not self._stop_agreed and now - self._asked_at > RETRY_AGREEMENT_S:
                 self._ask_to_stop()
-        elif self._allocation.is_first and self._may_ask(now):
-            self._asked_save_at = now
-            by_steps = self._config.checkpoint.every.steps is not None
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
+        elif self._allocation.is_first and (wish := self._saves.next_wish(now, self._pages)):
+            self._gang.ask(wish)
+        if notice is None and self._asked_saves.is_due(now):
+            self._gang.ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
-            return self._force("another node's agent gave up")
+            self._abort_seen_at = self._abort_seen_at or now
+            # Ranks that had not begun may be failing by themselves just now, and what of is worth knowing.
+            if any(page.has_stepped for page in self._pages) or now - self._abort_seen_at > OTHERS_TIMEOUT_S:
+                return self._force("another node's agent gave up")
         return None
 
-    def _may_ask(self, now: float) -> bool:
-        every, pages = self._config.checkpoint.every, self._pages
-        if not pages or min(page.step for page in pages) < 0:
-            return False
-        if every.seconds is not None:
-            last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in pages))
-            age_s, period_s = now - last, every.seconds
-        elif every.steps is not None and self._config.stagger.group is not None:
-            step_s = max(page.step_s for page in pages)
-            saved = max(0, *(page.saved_step for page in pages), *(page.resume_step for page in pages))
-            age_s, period_s = (min(page.step for page in pages) - saved) * step_s, every.steps * step_s
-        else:
-            return False
-        return self._turns.may_ask(now, is_due=age_s >= period_s > 0, age_s=age_s, period_s=period_s, pages=pages)
+    def _publish(self, now: float) -> None:
+        newest = max(self._pages, key=lambda page: page.saved_mono)
+        saved_at = time.time() - (now - newest.saved_mono) if newest.saved_mono else self._attempt.claimed_at
+        self._publisher.offer(step=max(newest.saved_step, 0), saved_at=saved_at)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""
@@ -347,60 +393,23 @@ class NodeAgent:
         self._elastic.kill_workers()
         return GroupResult(ok=False, error=why)
 
-    def _report(self, result: GroupResult) -> ending.NodeReport:
+    def _report(self, result: GroupResult) -> NodeReport:
         outcomes = {page.outcome for page in self._pages}
         # A script may end before the agreed step, or never attach: with no rank told to stop, a clean exit is the end.
         all_finished = outcomes == {Outcome.FINISHED} or not (self._stop_agreed or Outcome.STOPPED in outcomes)
         reached = max([self._reached, *(page.step for page in self._pages)])
-        return ending.NodeReport(
-            node=self._allocation.node,
+        diagnosis = None if result.ok else self._watch.diagnosis
+        return self._failures(result.exits).report(
             finished=result.ok and all_finished,
             end_step=reached if reached >= 0 else None,
             saved_step=max((page.saved_step for page in self._pages if page.saved_step >= 0), default=None),
-            first_rank=result.first_rank,
-            error=self._explain(result),
+            num_ranks=self._config.workers_per_node,
+            error=result.error,
+            blame=diagnosis.cause if diagnosis else None,
+            blame_why=diagnosis.why if diagnosis else "",
+            blame_rank=diagnosis.rank if diagnosis else None,
         )
-
-    def _explain(self, result: GroupResult) -> str:
-        """What the first rank that failed here had to say: its error file, or the end of its log."""
-        if result.first_rank is None:
-            return result.error
-        code = result.exits[result.first_rank]
-        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        logs = self._paths.attempt_logs(self._attempt.number)
-        stem = f"{self._allocation.node}.{result.first_rank}"
-        detail = ending.read_error(logs / f"{stem}.r{self._elastic.restart}.error.json", logs / f"{stem}.log")
-        return f"rank {result.first_rank} on {self._allocation.node} {end}\n{detail}".rstrip()
-
-
-def _replaces(new: Notice, standing: Notice) -> bool:
-    """A cancel overrules what stands; otherwise the first cause stands, unless the end has come nearer."""
-    if standing.cause is Cause.CANCELLED:
-        return False
-    if new.cause is Cause.CANCELLED or standing.cause is Cause.YIELDED:
-        return True
-    if new.deadline is None or new.cause is Cause.YIELDED:
-        return False
-    return standing.deadline is None or new.deadline < standing.deadline - 1.0
 
 
 def _seconds_left(notice: Notice) -> str:
     return "no deadline" if notice.deadline is None else f"{notice.deadline - time.time():.0f} s left"
-
-
-def _fast_dir() -> str:
-    """Memory where there is some: pages are touched every step."""
-    shared_memory = Path("/dev/shm")
-    return str(shared_memory) if os.access(shared_memory, os.W_OK) else tempfile.gettempdir()
-
-
-def _own_address(first_address: str) -> str:
-    """This node's address on the interface that leads to the first node."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((first_address, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

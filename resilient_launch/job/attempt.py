@@ -16,6 +16,9 @@ from resilient_launch.core.events import read_events
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.core.paths import RunPaths
 
+FINAL_ACTIONS = frozenset({"done", "fail", "cancel", "stop"})
+"""What is decided at an end that no further attempt follows by itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -38,7 +41,11 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's)."""
+    """How an attempt ended, written once by the first node's agent (or, after a silent end, by the next attempt's).
+
+    ``suspects`` are nodes that certainly failed, ``possible_suspect`` is where a failure began that a node can cause.
+    The job was asked to wait until ``not_before``, seconds since the epoch, 0 for not at all.
+    """
 
     number: int
     cause: str
@@ -48,6 +55,10 @@ class AttemptRecord:
     why: str
     first_rank: int | None = None
     error: str = ""
+    saved_step: int | None = None
+    suspects: tuple[str, ...] = ()
+    possible_suspect: str = ""
+    not_before: float = 0.0
 
 
 def read_attempts(paths: RunPaths) -> list[Attempt]:
@@ -68,7 +79,7 @@ def read_ends(paths: RunPaths) -> dict[int, AttemptRecord]:
         record = _load(path)
         if record is not None:
             known = {name: record[name] for name in AttemptRecord.__dataclass_fields__ if name in record}
-            end = AttemptRecord(**known)
+            end = AttemptRecord(**{**known, "suspects": tuple(known.get("suspects", ()))})
             ends[end.number] = end
     return ends
 
@@ -147,11 +158,25 @@ def last_step(paths: RunPaths, number: int) -> int | None:
     return max(steps, default=None)
 
 
+def last_saved_step(paths: RunPaths, number: int) -> int | None:
+    """The step of the newest checkpoint that an attempt made; None where it made none."""
+    events = read_events(sorted(paths.events.glob(f"a{number:04d}.r*.w00000.jsonl")))
+    saves = (each for each in events if each["kind"] == "checkpoint" and each["status"] == "durable")
+    return max((int(each["step"]) for each in saves), default=None)
+
+
 def last_notice(paths: RunPaths, number: int) -> Cause | None:
     """The cause of the last notice that reached an attempt."""
     files = paths.events.glob(f"a{number:04d}.n*.jsonl")
     causes = [event["cause"] for event in read_events(files) if event["kind"] == "notice"]
     return Cause(causes[-1]) if causes else None
+
+
+def last_group_cause(paths: RunPaths, number: int, restart: int) -> Cause:
+    """Why a worker group of an attempt ended that was started again: what a node's agent knew of it, else a crash."""
+    files = paths.events.glob(f"a{number:04d}.n*.jsonl")
+    ends = [event for event in read_events(files) if event["kind"] == "group_end" and event["restart"] == restart]
+    return next((Cause(event["cause"]) for event in ends if "cause" in event), Cause.CRASH)
 
 
 def _load(path: Any) -> dict[str, Any] | None:

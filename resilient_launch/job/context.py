@@ -64,6 +64,16 @@ def own_addresses() -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def own_address_towards(address: str) -> str:
+    """This node's address on the interface that leads to ``address``; its name where none does."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
 def first_reachable(addresses: tuple[str, ...], port: int, *, timeout_s: float = 5.0) -> str | None:
     """The first of ``addresses`` that accepts a connection on ``port``; None when none does."""
     for address in addresses:

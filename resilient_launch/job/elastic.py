@@ -6,6 +6,7 @@ wait at every crash; here a group is ended with KILL, at once, dataloader proces
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +25,7 @@ from resilient_launch.job import processes
 
 MONITOR_INTERVAL_S = 0.1
 EXIT_BARRIER_S = 60.0
+OTHERS_TIMEOUT_S = 2.0
 _SHELL = 'exec "$@" >>"$RLAUNCH_LOG_DIR/$RLAUNCH_NODE.$RANK.log" 2>&1'
 
 
@@ -105,7 +107,8 @@ class GangAgent(LocalElasticAgent):
     """The elastic agent of one node.
 
     ``on_group`` is called with (restart number, global ranks) before a worker group starts and may raise to refuse it;
-    ``on_exit`` is called with (restart number, {rank: exit code}) when one ended.
+    ``on_exit`` is called with (restart number, {rank: exit code}) when one ended, and may call ``end_with_this_group``;
+    ``may_wait`` says whether the other ranks may be waited for when one has failed: there is no step to lose.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class GangAgent(LocalElasticAgent):
         *,
         on_group: Callable[[int, Sequence[int]], None],
         on_exit: Callable[[int, Mapping[int, int]], None],
+        may_wait: Callable[[], bool],
     ) -> None:
         backend = C10dRendezvousBackend(store, spec.rendezvous_id)
         handler = _Rendezvous.from_backend(
@@ -146,7 +150,7 @@ class GangAgent(LocalElasticAgent):
             worker_spec, _Logs(spec.error_dir, spec.node), start_method="spawn", exit_barrier_timeout=EXIT_BARRIER_S
         )
         self._store_of_gang = store
-        self._on_group, self._on_exit = on_group, on_exit
+        self._on_group, self._on_exit, self._may_wait = on_group, on_exit, may_wait
         self._restart = 0
         self._first_exits: dict[int, int] = {}
         self._no_more_restarts = False
@@ -160,10 +164,11 @@ class GangAgent(LocalElasticAgent):
         """Start no further worker group, whatever happens to this one."""
         self._no_more_restarts = True
 
-    def kill_workers(self) -> None:
-        """End the worker group now. Safe from any thread."""
+    def kill_workers(self, *, of_restart: int | None = None) -> None:
+        """End the worker group now, or only if it is still that of ``of_restart``. Safe from any thread."""
+        # In this order: a newer group takes its number before it has processes.
         context = self._pcontext
-        if context is not None:
+        if context is not None and of_restart in (None, self._restart):
             processes.kill(list(context.pids().values()))
 
     def run_group(self) -> GroupResult:
@@ -193,6 +198,7 @@ class GangAgent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._note_exits(worker_group)
         if self._first_exits:
+            self._await_others(worker_group)
             self.kill_workers()
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.SUCCEEDED:
@@ -209,6 +215,18 @@ class GangAgent(LocalElasticAgent):
         if self._no_more_restarts:
             raise _NoMoreGroups
         super()._restart_workers(worker_group)
+
+    def _await_others(self, worker_group: WorkerGroup) -> None:
+        """Before the first step nothing is lost by a moment's wait, which shows whether every rank fails alike."""
+        deadline = time.monotonic() + OTHERS_TIMEOUT_S
+        while (
+            self._may_wait()
+            and len(self._first_exits) < len(worker_group.workers)
+            and min(self._first_exits.values()) > 0
+            and time.monotonic() < deadline
+        ):
+            time.sleep(MONITOR_INTERVAL_S / 2)
+            self._note_exits(worker_group)
 
     def _note_exits(self, worker_group: WorkerGroup) -> None:
         """Remember which ranks failed before anything was killed for it."""

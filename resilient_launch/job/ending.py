@@ -7,29 +7,30 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from resilient_launch.cluster.base import Scheduler
+from resilient_launch.cluster.hostlist import expand
+from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core import durable
 from resilient_launch.core.causes import Cause, Notice, RunState
-from resilient_launch.core.errors import RefusedError, RlaunchError
+from resilient_launch.core.errors import RlaunchError
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement
+from resilient_launch.job import agreement, control
 from resilient_launch.job.attempt import (
     Attempt,
     AttemptRecord,
-    last_notice,
-    last_step,
-    read_attempts,
     read_ends,
     record_end,
 )
 from resilient_launch.job.context import Allocation
-from resilient_launch.policy import cause as cause_policy
+from resilient_launch.job.control import ControlRequest
+from resilient_launch.job.failures import NodeReport
+from resilient_launch.job.judgement import judge, wish_of
+from resilient_launch.job.requeue import Return, come_back
 from resilient_launch.policy import notice as notice_policy
-from resilient_launch.policy.requeue import AttemptEnd, Decision, decide
+from resilient_launch.policy.requeue import Decision
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -38,21 +39,7 @@ log = logging.getLogger("rlaunch.agent")
 Classifier = Callable[[str], Notice]
 RESERVE_S = 2.0
 REPORTS_TIMEOUT_S = 60.0
-REQUEUE_TIMEOUT_S = 120.0
 FAREWELL_S = 3.0
-_ERROR_TAIL_CHARS = 4000
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeReport:
-    """How one node's part of an attempt ended. Steps are counts of completed ones."""
-
-    node: str
-    finished: bool
-    end_step: int | None
-    saved_step: int | None
-    first_rank: int | None
-    error: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +73,21 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             end_time=view.end_time if view else allocation.end_time,
             kill_wait_s=kill_wait_s,
             signal_lead_s=signal_lead_s,
+            job_reason=view.reason if view else "",
+            is_requeued=view is not None and (view.restart_count or 0) > allocation.slurm_restart_count,
+            maintenance_starts=_maintenance_starts(scheduler, allocation) if view else (),
         )
 
     return classify
 
 
-def read_error(error_file: Path, log_file: Path) -> str:
-    """What a failed rank left: the message of its error file, or the end of its log."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        message = json.loads(error_file.read_bytes())["message"]
-        text = message if isinstance(message, str) else message["extraInfo"]["py_callstack"]
-        return str(text)[-_ERROR_TAIL_CHARS:]
-    with contextlib.suppress(OSError):
-        return log_file.read_bytes()[-_ERROR_TAIL_CHARS:].decode(errors="replace")
-    return ""
+def _maintenance_starts(scheduler: Scheduler, allocation: Allocation) -> list[float]:
+    """When windows open in which this gang's nodes go down for maintenance."""
+    nodes = set(allocation.nodes)
+    with contextlib.suppress(RlaunchError):
+        found = [each for each in scheduler.reservations() if each.is_maintenance]
+        return [float(each.start_time) for each in found if nodes & set(expand(each.nodes))]
+    return []
 
 
 def report_and_wait(store: Store, allocation: Allocation, report: NodeReport, *, timeout_s: float) -> str:
@@ -120,101 +108,102 @@ def conclude(
     *,
     store: Store,
     scheduler: Scheduler,
+    config: LaunchConfig,
     paths: RunPaths,
     allocation: Allocation,
     attempt: Attempt,
     report: NodeReport,
-    notice: Notice | None,
-    max_failures: int,
+    standing_notice: Callable[[], Notice | None],
+    request: ControlRequest | None,
 ) -> Conclusion:
-    """On the first node: gather the reports, decide, write it down, requeue, and tell the others."""
+    """On the first node: gather the reports, decide, write it down, requeue, and tell the others.
+
+    ``request`` is the yield or stop that was asked for, if one was. ``standing_notice`` is asked again once all nodes
+    have reported: another node's signal may have come meanwhile.
+    """
     deadline = time.time() + REPORTS_TIMEOUT_S
+    notice = standing_notice()
     if notice is not None and notice.deadline is not None:
         deadline = min(deadline, notice.deadline - reserve_s(notice) / 2)
     reports = [report, *_gather(store, range(1, allocation.num_nodes), deadline)]
-    missing = allocation.num_nodes - len(reports)
-    cause = cause_policy.of_reports(
-        finished=[each.finished for each in reports],
-        num_missing=missing,
-        notice=notice.cause if notice else None,
-    )
-    end_step = max((each.end_step for each in reports if each.end_step is not None), default=None)
-    decision = decide(
-        AttemptEnd(cause=cause, end_step=end_step), earlier_ends(paths, attempt.number), max_failures=max_failures
-    )
-    failed = next((each for each in reports if each.first_rank is not None), None)
-    error = failed.error if failed and cause is Cause.CRASH else ""
+    notice = standing_notice()
+    record, decision = judge(config, paths, allocation, attempt, reports, notice, request)
+    cause, end_step, error = Cause(record.cause), record.end_step, record.error
     log.info("attempt %d: %s at step %s: %s (%s)", attempt.number, cause, end_step, decision.action, decision.why)
-    record_end(
-        paths,
-        AttemptRecord(
-            number=attempt.number,
-            cause=cause,
-            end_step=end_step,
-            ended_at=time.time(),
-            action=decision.action,
-            why=decision.why,
-            first_rank=failed.first_rank if failed else None,
-            error=error,
-        ),
-    )
-    requeued = False
+    record_end(paths, record)
+    outcome = Return(comes_back=False)
     if decision.action == "requeue":
-        decision, requeued = _requeue(scheduler, paths, allocation, decision)
-    if not requeued:
-        write_verdict(paths, decision, cause=cause, attempt=attempt.number, step=end_step, error=error)
+        outcome = come_back(scheduler, paths, allocation, wish_of(scheduler, config, paths, record, request))
+        decision = replace(decision, why="; ".join(filter(None, (decision.why, outcome.why))))
+    if not outcome.comes_back:
+        write_verdict(
+            paths,
+            decision,
+            cause=cause,
+            attempt=attempt.number,
+            step=end_step,
+            error=error,
+            is_resubmittable=outcome.is_resubmittable,
+        )
+    control.clear(paths, attempt.number, is_final=not outcome.comes_back)
     with contextlib.suppress(ConnectionError):
         agreement.post(store, "decision", {"action": decision.action})
         _wait_until_gone(store, len(reports) - 1)
-    return Conclusion(cause=cause, decision=decision, requeued=requeued)
+    return Conclusion(cause=cause, decision=decision, requeued=outcome.comes_back)
 
 
-def earlier_ends(paths: RunPaths, number: int) -> list[AttemptEnd]:
-    """How every attempt before ``number`` ended, in order."""
-    ends = read_ends(paths)
-    return [
-        AttemptEnd(cause=Cause(ends[each].cause), end_step=ends[each].end_step)
-        for each in sorted(ends)
-        if each < number
-    ]
-
-
-def record_silent_ends(paths: RunPaths, scheduler: Scheduler, attempt: Attempt) -> None:
-    """Write down how older attempts ended that could not say so themselves."""
-    ends = read_ends(paths)
-    silent = [older for older in read_attempts(paths) if older.number < attempt.number and older.number not in ends]
-    for older in silent:
-        rows = scheduler.history(older.job_id)
-        state = rows[older.slurm_restart_count].state if older.slurm_restart_count < len(rows) else None
-        notice = last_notice(paths, older.number)
-        cause = cause_policy.of_silence(state=state, notice=notice)
-        why = "ended without a word; " + (
-            f"a notice had come: {notice}" if notice else f"Slurm says {state}" if state else "and it came back"
-        )
-        record_end(
-            paths,
-            AttemptRecord(
-                number=older.number,
-                cause=cause,
-                end_step=last_step(paths, older.number),
-                ended_at=attempt.claimed_at,
-                action="requeue",
-                why=why,
-            ),
-        )
+def give_up(
+    scheduler: Scheduler, paths: RunPaths, allocation: Allocation, attempt: Attempt, decision: Decision
+) -> None:
+    """End an attempt before its training starts: the verdict is written, and Slurm ends every node's part."""
+    end = read_ends(paths)[attempt.number - 1]
+    cause = Cause(end.cause)
+    record = AttemptRecord(
+        number=attempt.number,
+        cause=cause,
+        end_step=end.end_step,
+        ended_at=time.time(),
+        action=decision.action,
+        why=decision.why,
+    )
+    record_end(paths, record)
+    write_verdict(paths, decision, cause=cause, attempt=attempt.number, step=end.end_step, error="")
+    log.error("giving up: %s", decision.why)
+    with contextlib.suppress(RlaunchError):
+        scheduler.cancel(allocation.job_id)
 
 
 def write_verdict(
-    paths: RunPaths, decision: Decision, *, cause: Cause, attempt: int, step: int | None, error: str
+    paths: RunPaths,
+    decision: Decision,
+    *,
+    cause: Cause,
+    attempt: int,
+    step: int | None,
+    error: str,
+    is_resubmittable: bool = False,
 ) -> None:
-    """Write down that no further attempt follows, and why. This file, and no exit code, is the run's word."""
+    """Write down that no further attempt follows, and why. This file, and no exit code, is the run's word.
+
+    ``is_resubmittable`` says that the run would go on if somebody who can reach sbatch submitted its job again.
+    """
     state = {
         "done": RunState.FINISHED,
         "fail": RunState.FAILED,
         "cancel": RunState.CANCELLED,
+        "stop": RunState.STOPPED,
         "requeue": RunState.STOPPED,
     }[decision.action]
-    verdict = {"state": state, "cause": cause, "attempt": attempt, "step": step, "why": decision.why, "error": error}
+    verdict = {
+        "state": state,
+        "cause": cause,
+        "attempt": attempt,
+        "step": step,
+        "why": decision.why,
+        "hint": decision.hint,
+        "error": error,
+        "is_resubmittable": is_resubmittable,
+    }
     durable.replace_file(paths.verdict, json.dumps(verdict, indent=1).encode())
 
 
@@ -224,33 +213,9 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
         with contextlib.suppress(ConnectionError):
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
-                reports.append(NodeReport(**word))
+                blame = Cause(word["blame"]) if word.get("blame") else None
+                reports.append(NodeReport(**{**word, "blame": blame}))
     return reports
-
-
-def _requeue(
-    scheduler: Scheduler, paths: RunPaths, allocation: Allocation, decision: Decision
-) -> tuple[Decision, bool]:
-    """Put the job back into the queue: by scontrol here, or by the watcher in the batch shell where that fails."""
-    request = paths.requeue_request(allocation.job_id, allocation.slurm_restart_count)
-    deadline = time.monotonic() + REQUEUE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            scheduler.requeue(allocation.job_id)
-            return decision, True
-        except RefusedError as error:
-            why = f"Slurm refused to requeue job {allocation.job_id}: {error.why or error.what}"
-            log.error("%s", why)
-            return Decision(action="requeue", why=why), False
-        except RlaunchError as error:
-            log.warning("%s; asking the watcher in the batch shell", error)
-        with contextlib.suppress(FileExistsError):
-            durable.write_file(request, b"")
-        if _vanishes(request, timeout_s=10.0):
-            return decision, True
-    return Decision(
-        action="requeue", why=f"job {allocation.job_id} could not be requeued: Slurm does not answer"
-    ), False
 
 
 def _wait_until_gone(store: Store, num_others: int) -> None:
@@ -258,12 +223,3 @@ def _wait_until_gone(store: Store, num_others: int) -> None:
     deadline = time.monotonic() + FAREWELL_S
     while store.add("gone", 0) < num_others and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def _vanishes(request: Path, *, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if request.name not in {entry.name for entry in request.parent.iterdir()}:
-            return True
-        time.sleep(0.2)
-    return False

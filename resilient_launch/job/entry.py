@@ -19,9 +19,10 @@ from resilient_launch.core.causes import RunState
 from resilient_launch.core.errors import RlaunchError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import attempt as attempts
-from resilient_launch.job import code, ending, signals
+from resilient_launch.job import code, ending, judgement, signals
 from resilient_launch.job.agent import Message, NodeAgent
 from resilient_launch.job.context import Allocation, first_reachable, own_addresses
+from resilient_launch.job.publish import Publisher
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -68,7 +69,11 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
     _prepare_environment(config, paths)
     if allocation.is_first:
         store, attempt = _claim(config, paths, allocation)
-        ending.record_silent_ends(paths, scheduler, attempt)
+        judgement.record_silent_ends(paths, scheduler, attempt)
+        decision = judgement.judge_silence(config, paths, attempt)
+        if decision is not None and decision.action == "fail":
+            ending.give_up(scheduler, paths, allocation, attempt, decision)
+            return 1
         address = "127.0.0.1" if allocation.num_nodes == 1 else attempt.addresses[0]
     else:
         store, attempt, address = _join(paths, allocation)
@@ -97,26 +102,34 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
             signal_lead_s=config.signal_lead_s,
             kill_wait_s=_kill_wait_s(scheduler) if allocation.is_first else 0.0,
         ),
+        publisher=Publisher(
+            scheduler,
+            allocation.job_id,
+            num_gpus=allocation.num_nodes * (config.gpus_per_node or config.workers_per_node),
+            # The comment that the user asked for stays.
+            is_allowed="comment" not in dict(config.sbatch),
+        ),
     )
     report = agent.run()
     if not allocation.is_first:
         word = ending.report_and_wait(agent.store, allocation, report, timeout_s=agent.seconds_to_wait())
         log.info("leaving: %s", word)
         agent.close()
-        return 0 if word in ("done", "requeue", "cancel") else 1
+        return 0 if word in ("done", "requeue", "cancel", "stop") else 1
     conclusion = ending.conclude(
         store=agent.store,
         scheduler=scheduler,
+        config=config,
         paths=paths,
         allocation=allocation,
         attempt=attempt,
         report=report,
-        notice=agent.notice,
-        max_failures=config.restart.max_crashes,
+        standing_notice=agent.settled_notice,
+        request=agent.request,
     )
     agent.emit_end(conclusion.cause, report.end_step)
     agent.close()
-    return 0 if conclusion.requeued or conclusion.decision.action in ("done", "cancel") else 1
+    return 0 if conclusion.requeued or conclusion.decision.action in ("done", "cancel", "stop") else 1
 
 
 def _prepare_environment(config: LaunchConfig, paths: RunPaths) -> None:

@@ -8,6 +8,8 @@ one writer; the agent writes the fields that explain a word before the word itse
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -78,6 +80,12 @@ class _Float:
         page.floats[self.slot] = value
 
 
+def fast_directory() -> str:
+    """Where pages go: memory where there is some, because they are touched every step."""
+    shared_memory = Path("/dev/shm")
+    return str(shared_memory) if os.access(shared_memory, os.W_OK) else tempfile.gettempdir()
+
+
 class Page:
     """A view of one page: ``create`` makes its file, ``open`` joins it, ``private`` has no file at all."""
 
@@ -91,7 +99,12 @@ class Page:
     beat_mono = _Float(8)  # monotonic clock at the last sign of life
     step_s = _Float(9)  # duration of the last step
     saved_mono = _Float(10)  # monotonic clock when saved_step became durable
+    blocked_s = _Float(12)  # how long the save of saved_step kept training waiting; written before saved_mono
     done_round = _Int(11)  # newest round whose word this rank acts or acted on
+    # One slot for each phase: the longest time between two signs of life.
+    largest_gap_s = range(32, 32 + len(Phase))
+    newest_window = _Int(48)  # newest window of steps with a median of local work; -1 for none
+    window_medians_s = range(40, 48)  # its slot is its number modulo their count
     # Written by the agent.
     hold = _Int(16)  # wait for the word on reaching this step; -1 for none
     hold_round = _Int(23)  # the round that `hold` belongs to
@@ -131,8 +144,13 @@ class Page:
             return cls(mmap.mmap(file.fileno(), _SIZE_BYTES))
 
     def _reset(self) -> None:
-        self.step = self.resume_step = self.saved_step = self.hold = -1
+        self.step = self.resume_step = self.saved_step = self.hold = self.newest_window = -1
         self.beat_mono = time.monotonic()
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the rank has completed a step since it started."""
+        return self.step > max(self.resume_step, 0)
 
     @property
     def notice(self) -> Notice | None:

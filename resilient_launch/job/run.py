@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.events import EventWriter
+from resilient_launch.job.local_work import LocalWork
 from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
 from resilient_launch.job.workplace import Workplace, write_error_file
 
@@ -55,6 +56,7 @@ class Run:
         self._first = 0
         self._mono0 = time.monotonic()
         self._saved_step = -1
+        self._local_work = LocalWork(self._page)
         self._enter(Phase.INIT)
 
     # The step loop.
@@ -112,7 +114,6 @@ class Run:
         the gang agreed on one, and at the end. Raises Stopped (a SystemExit) when the state is saved and the job must
         leave.
         """
-        self._enter(Phase.FIRST_STEP)
         self._first = state.step
         self._mono0 = time.monotonic()
         self.boundary(state)
@@ -120,8 +121,6 @@ class Run:
             yield state.step
             state.advance()
             self.boundary(state)
-            if self._ints[_PHASE] == Phase.FIRST_STEP:
-                self._enter(Phase.STEP)
         if self._saved_step != state.step:
             self._save(state, Reason.END)
         self._flush_window()
@@ -136,10 +135,17 @@ class Run:
         now = time.monotonic()
         ints, floats = self._ints, self._floats
         if step > ints[_STEP] >= 0:
-            floats[_STEP_S] = now - floats[_BEAT]
+            gap = floats[_STEP_S] = now - floats[_BEAT]
+            if gap > floats[_STEP_GAP]:
+                self._note_gap(gap)
             self._ends.append(now - self._mono0)
             if len(self._ends) >= WINDOW_STEPS or self._ends[-1] - self._ends[0] > WINDOW_S:
                 self._flush_window()
+            if ints[_PHASE] != Phase.STEP:
+                self._enter(Phase.STEP)
+            self._local_work.close_step(step)
+        elif ints[_PHASE] < Phase.FIRST_STEP:
+            self._enter(Phase.FIRST_STEP)
         ints[_STEP] = step
         floats[_BEAT] = now
         if ints[_HOLD_ROUND] != self._done_round:
@@ -161,6 +167,8 @@ class Run:
                 log.error("no word on the agreed step %d within %.0f s: going on", page.hold, HOLD_TIMEOUT_S)
                 return
             time.sleep(0.0005)
+            # Waiting for the word is bounded by itself: no hang.
+            self._floats[_BEAT] = time.monotonic()
         if step < page.hold:
             return
         self._done_round = page.done_round = page.word
@@ -196,6 +204,7 @@ class Run:
                 raise
         else:
             self._saved_step = self._page.saved_step = step
+            self._page.blocked_s = time.monotonic() - began
             self._page.saved_mono = time.monotonic()
             self._events.emit(
                 "checkpoint",
@@ -208,7 +217,6 @@ class Run:
                 checkpoint=str(report.id),
             )
         self._enter(before)
-        self._floats[_BEAT] = time.monotonic()
 
     # Pieces for code that owns its loop.
 
@@ -228,12 +236,23 @@ class Run:
 
     def stop_requested(self) -> bool:
         """Whether a notice stands. For long phases (warm-up, evaluation): return to the loop soon."""
-        self._floats[_BEAT] = time.monotonic()
+        self.heartbeat()
         return bool(self._page.notice_cause) or self._workplace.wants_agreement()
 
     def heartbeat(self) -> None:
         """Say that this worker is alive, from a long phase between steps."""
-        self._floats[_BEAT] = time.monotonic()
+        now = time.monotonic()
+        self._note_gap(now - self._floats[_BEAT])
+        self._floats[_BEAT] = now
+
+    def local_work(self) -> LocalWork:
+        """Time a block as work of this rank's own, once or more a step: ``with run.local_work(): ...``.
+
+        Put in it what a step does before it meets the other ranks (loading the batch, the forward pass, a backward pass
+        under ``no_sync``). A rank that is persistently slower there than its peers is reported as a straggler. On CUDA
+        the device's own time is measured, without waiting for it.
+        """
+        return self._local_work
 
     @contextmanager
     def phase(self, phase: Phase = Phase.EVAL) -> Iterator[None]:
@@ -271,9 +290,15 @@ class Run:
         self._page.outcome = outcome
 
     def _enter(self, phase: Phase) -> None:
+        self.heartbeat()
         self._page.phase = phase
-        self._floats[_BEAT] = time.monotonic()
         self._events.emit("phase", phase=phase.name.lower())
+
+    def _note_gap(self, gap_s: float) -> None:
+        """Remember the longest time without a sign of life in this phase: hang timeouts follow from it."""
+        slot = Page.largest_gap_s[self._ints[_PHASE]]
+        if gap_s > self._floats[slot]:
+            self._floats[slot] = gap_s
 
     def _flush_window(self) -> None:
         if self._ends:
@@ -294,3 +319,4 @@ def _slot(field: str) -> int:
 # The hot fields by their slots: a descriptor's call would cost as much as all else a boundary does.
 _PHASE, _STEP, _HOLD_ROUND = _slot("phase"), _slot("step"), _slot("hold_round")
 _BEAT, _STEP_S = _slot("beat_mono"), _slot("step_s")
+_STEP_GAP = Page.largest_gap_s[Phase.STEP]

@@ -28,6 +28,17 @@ class SignalReader(threading.Thread):
             self._on_signal(signal.Signals(info.si_signo).name)
 
 
+def shield() -> None:
+    """In a worker: make the notice signals, which its node agent acts on, harmless to this process and its threads.
+
+    The mask comes with the process, unless a shell between agent and worker cleared it, as dash does for what it forks;
+    then threads of libraries that are loaded already would die of a signal that is merely blocked in this one.
+    """
+    block()
+    for number in NOTICE_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def leave_with_parent(parent: int) -> None:
     """In a forked data-loading process: exit on a TERM that the parent itself sent, and on no other.
 

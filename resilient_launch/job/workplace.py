@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -17,14 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resilient_launch.config import load
-from resilient_launch.config.schema import CheckpointConfig
+from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, signals
-from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
+from resilient_launch.job import agreement, signals, stacks
+from resilient_launch.job.attempt import (
+    Attempt,
+    AttemptRecord,
+    claim,
+    last_group_cause,
+    last_step,
+    read_attempts,
+    read_ends,
+    record_end,
+)
+from resilient_launch.job.failures import checkpoint_names
+from resilient_launch.job.lives import read_lives
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
+from resilient_launch.policy.requeue import Limits, passed_over
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -32,6 +46,7 @@ if TYPE_CHECKING:
     from resilient_launch.checkpoint.checkpointer import Checkpointer
 
 STORE_TIMEOUT = timedelta(seconds=300)
+THREADS_END_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +64,9 @@ class Workplace:
     """Whether the worker itself asks for agreed saves, for lack of an agent that does."""
     stopped_exit_code = EXIT_OK
     """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
+
+    same_step = RestartConfig().same_step
+    """How often a checkpoint may lead nowhere before an older one is taken."""
 
     def __init__(self, run_dir: Path, page: Page, config: CheckpointConfig) -> None:
         env = os.environ
@@ -101,6 +119,7 @@ class Workplace:
             code_version=claimed.code_version if claimed else "",
             keep=self.config.keep,
             allowed=frozenset(claimed.checkpoints) if claimed else None,
+            passed_over=self._passed_over(),
             save_timeout_s=self.save_timeout_s,
             on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
             on_code_change="error" if self.config.on_code_change == "stop" else "warn",
@@ -114,8 +133,17 @@ class Workplace:
         earlier = [ends[number] for number in sorted(ends) if number < self.attempt]
         here = last_step(self.paths, self.attempt) if self.restart else None
         steps = [end.end_step or 0 for end in earlier] + [here or 0]
-        last = Cause.CRASH if self.restart else Cause(earlier[-1].cause) if earlier else None
+        last = Cause(earlier[-1].cause) if earlier else None
+        if self.restart:
+            last = last_group_cause(self.paths, self.attempt, self.restart - 1)
         return History(last_step=max(steps), last_cause=last)
+
+    def _passed_over(self) -> frozenset[str]:
+        """Checkpoints that lead nowhere. The first rank alone chooses what all resume from, so it alone has to know."""
+        if self.rank != 0:
+            return frozenset()
+        lives = read_lives(self.paths, until=(self.attempt, self.restart))
+        return passed_over(lives, checkpoint_names(self.paths), limits=Limits(same_step=self.same_step))
 
     def wants_agreement(self) -> bool:
         """Whether this worker should ask for an agreed save now."""
@@ -156,16 +184,20 @@ class LoneWorkplace(Workplace):
         for number in signals.NOTICE_SIGNALS:
             signal.signal(number, self._set_flag)
         self.attempt = self._claim()
-        agreement.Participant(
+        participant = agreement.Participant(
             self._agents_store(),
             index=self.rank,
             pages=[self.page],
             on_stop=lambda step: None,
             on_event=lambda status, number, step, reason: None,
             on_lost=lambda: None,
-        ).start()
+        )
+        self._threads: list[threading.Thread] = [participant]
         if self.rank == 0:
-            agreement.Leader(self._agents_store(), num_participants=self.world_size, pages=[self.page]).start()
+            store = self._agents_store()
+            self._threads.append(agreement.Leader(store, num_participants=self.world_size, pages=[self.page]))
+        for thread in self._threads:
+            thread.start()
         self._requests = self._agents_store()
 
     def _set_flag(self, number: int, frame: object) -> None:
@@ -191,15 +223,34 @@ class LoneWorkplace(Workplace):
             port=0,
             code_version="",
         )
+        self._record_silent_ends(attempt.number)
         self.store.set("attempt", str(attempt.number))
         return attempt.number
+
+    def _record_silent_ends(self, number: int) -> None:
+        """Write down that attempts before this one ended without a word: killed, or their machine was lost."""
+        ends = read_ends(self.paths)
+        for older in read_attempts(self.paths):
+            if older.number < number and older.number not in ends:
+                record_end(
+                    self.paths,
+                    AttemptRecord(
+                        number=older.number,
+                        cause=Cause.CRASH,
+                        end_step=last_step(self.paths, older.number),
+                        ended_at=time.time(),
+                        action="leave",
+                        why="ended without a word",
+                    ),
+                )
 
     def wants_agreement(self) -> bool:
         if self._told:
             return False
         if self._signal:
             return True
-        every_s = self.config.every.seconds
+        # Nobody here sees the run's other attempts end, so there is nothing to solve the interval from.
+        every_s = FALLBACK_S if self.config.every.auto else self.config.every.seconds
         if self.rank or every_s is None:
             return False
         return time.monotonic() - max(self._saved_at, self.page.saved_mono) > every_s
@@ -216,6 +267,11 @@ class LoneWorkplace(Workplace):
         agreement.request(self._requests, wish)
 
     def close(self, outcome: Outcome, step: int) -> None:
+        # A thread that returns from the store while the interpreter goes down would abort the process.
+        with contextlib.suppress(ConnectionError):
+            agreement.finish(self._requests)
+        for thread in self._threads:
+            thread.join(THREADS_END_S)
         if self.rank == 0 and outcome is not Outcome.NONE:
             finished = outcome is Outcome.FINISHED
             record_end(
@@ -238,16 +294,19 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
         grace = grace_s if grace_s is not None else float(os.environ.get("RLAUNCH_GRACE_S", DEFAULT_GRACE_S))
         return LoneWorkplace(run_dir or Path("runs/default").absolute(), config or CheckpointConfig(), grace)
     directory = Path(os.environ["RLAUNCH_RUN_DIR"])
-    # The mask came with the process; data loaders must still obey the trainer, and none may outlive it.
+    signals.shield()
+    # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
-    page = Page.open(Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}")
-    loaded = load(RunPaths(directory).config, frozen=True)
-    workplace = Workplace(directory, page, loaded.checkpoint)
-    if loaded.stagger.group is not None:
+    own = Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}"
+    stacks.register(own.with_name(f"{own.name}.stack"))
+    launched = load(RunPaths(directory).config, frozen=True)
+    found = Workplace(directory, Page.open(own), launched.checkpoint)
+    found.same_step = launched.restart.same_step
+    if launched.stagger.group is not None:
         # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
-        workplace.every_steps = None
-    return workplace
+        found.every_steps = None
+    return found
 
 
 def _kill_children() -> None:

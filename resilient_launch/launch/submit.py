@@ -37,12 +37,15 @@ def submit(plan: SubmitPlan, connection: Connection) -> str:
     paths = plan.paths
     _check_root(plan)
     made = _make_directory(paths)
+    if not made and not _lock_path(paths).exists():
+        # Not even a lock file goes into a directory that is somebody else's.
+        _check_is_run(paths)
     try:
-        with _locked(paths):
+        with locked(paths):
             if not made:
                 _check_resubmission(paths, connection)
             _fill(plan, is_new=made)
-            with _verdict_set_aside(paths):
+            with verdict_set_aside(paths):
                 job_id = submitit_glue.submit(plan.request, connection.env)
             write_run(paths, read_run(paths).with_job(job_id))
             return job_id
@@ -99,8 +102,13 @@ def _make_directory(paths: RunPaths) -> bool:
     return True
 
 
-def _locked(paths: RunPaths) -> FileLock:
-    lock = FileLock(paths.directory / "submit.lock", timeout=0)
+def _lock_path(paths: RunPaths) -> Path:
+    return paths.directory / "submit.lock"
+
+
+def locked(paths: RunPaths) -> FileLock:
+    """The lock of whoever submits the run, taken. Raises RefusedError when somebody has it, UsageError."""
+    lock = FileLock(_lock_path(paths), timeout=0)
     try:
         lock.acquire()
     except Timeout:
@@ -112,23 +120,28 @@ def _locked(paths: RunPaths) -> FileLock:
     return lock
 
 
-def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
-    """Raise RefusedError unless the run is one that stopped."""
+def _check_is_run(paths: RunPaths) -> None:
     if not paths.run.exists():
         raise RefusedError(
             f"directory {str(paths.directory)!r}",
             why="exists and is not a run",
             hint="another name, or remove the directory",
         )
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(paths.verdict.read_bytes())["state"] == "finished":
-            raise RefusedError(
-                f"run {paths.name!r}",
-                why="is finished",
-                hint=f"rlaunch status {paths.name}, or another name",
-            )
+
+
+def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
+    """Raise RefusedError unless the run is one that stopped."""
+    _check_is_run(paths)
+    verdict = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        verdict = json.loads(paths.verdict.read_bytes())["state"]
+    if verdict == "finished":
+        raise RefusedError(
+            f"run {paths.name!r}", why="is finished", hint=f"rlaunch status {paths.name}, or another name"
+        )
     for job_id, view in connection.scheduler.queue(read_run(paths).jobs).items():
-        if not view.is_over:
+        # With a verdict, all that a job does while it is COMPLETING is to leave.
+        if not view.is_over and not (verdict and view.state == "COMPLETING"):
             raise RefusedError(
                 f"run {paths.name!r}",
                 why=f"is live: job {job_id} is {view.state.lower()}",
@@ -166,7 +179,7 @@ def _fill(plan: SubmitPlan, *, is_new: bool) -> None:
 
 
 @contextlib.contextmanager
-def _verdict_set_aside(paths: RunPaths) -> Iterator[None]:
+def verdict_set_aside(paths: RunPaths) -> Iterator[None]:
     """A run that goes on has no verdict; one whose submission is refused keeps the one it had."""
     aside = paths.verdict.with_suffix(".before.json")
     with contextlib.suppress(FileNotFoundError):

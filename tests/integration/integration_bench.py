@@ -118,6 +118,8 @@ class RunBench:
         self.env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RLAUNCH_ROOT": str(self.root)}
         self.fake = FakeCluster(fake_state_dir(self.root))
 
+    python = sys.executable
+
     def close(self) -> None:
         self.fake.down()
 
@@ -162,6 +164,7 @@ class RunBench:
             "fake": {**fake, **keys.pop("fake", {})},
             **keys,
         }
+        values = {key: value for key, value in values.items() if value is not None}
         path = self.workdir.parent / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"workdir": str(self.workdir), **values}))
         return path
@@ -218,6 +221,9 @@ class RunBench:
             return any(int(word[1]) >= step for word in words if len(word) == 2 and word[1].isdigit())
 
         wait_for(reached, what=f"step {step} of {name}")
+
+    def wait_line(self, name: str, line: str, attempt: int = 0) -> None:
+        wait_for(lambda: line in self.logs(name, attempt).splitlines(), what=f"{line!r} of {name}")
 
     def wait_attempt(self, name: str, number: int) -> None:
         wait_for(self.paths(name).attempt(number).exists, what=f"attempt {number} of {name}")

@@ -38,6 +38,7 @@ class Standing(StrEnum):
     CHOSEN = "chosen"
     DAMAGED = "damaged"
     FENCED = "fenced"
+    PASSED_OVER = "passed over"
     FOREIGN = "foreign"
     UNREADABLE = "unreadable"
 
@@ -65,12 +66,14 @@ class Lineage:
 
     No ``attempt`` is for looking on from outside: nothing is too new then.
 
-    What an older attempt publishes after that list was made has lost the race and is put aside.
+    What an older attempt publishes after that list was made has lost the race and is put aside. ``passed_over`` are
+    names from which restart after restart has failed: sound files, and yet nothing to go on from.
     """
 
     run_id: str = ""
     attempt: int | None = None
     allowed: frozenset[str] | None = None
+    passed_over: frozenset[str] = frozenset()
 
     def admits(self, ident: CheckpointId) -> bool:
         """Raises FencedError for a checkpoint of a newer attempt: then it is this one that has been replaced."""
@@ -235,6 +238,10 @@ def _nothing(directory: Path, verdicts: tuple[Verdict, ...]) -> Choice[T]:
 def _candidates(directory: Path, lineage: Lineage, verdicts: list[Verdict]) -> list[CheckpointId]:
     admitted = []
     for ident in published(directory):
+        if str(ident) in lineage.passed_over:
+            why = "restart after restart from it failed without getting anywhere"
+            verdicts.append(Verdict(name=str(ident), standing=Standing.PASSED_OVER, why=why))
+            continue
         if lineage.admits(ident):
             admitted.append(ident)
             continue

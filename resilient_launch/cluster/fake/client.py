@@ -158,11 +158,11 @@ class _Session:
     def _unreachable(self) -> int:
         words = [word for word in self._arguments if word.split("_")[0].isdigit()]
         job = words[0] if words else os.environ.get("SLURM_JOB_ID", "")
-        if self._name == "scontrol" and self._arguments[:1] == ["ping"]:
+        text = _DOWN[self._name]
+        if self._name == "scontrol" and "ping" in self._arguments:
             _write(1, b"Slurmctld(primary) at localhost is DOWN\n")
             return 1
-        text = _DOWN[self._name]
-        if self._name == "scontrol" and self._arguments[:1] not in (["show"], []):
+        if self._name == "scontrol" and "show" not in self._arguments:
             text = f"{_UNREACHABLE} for job {job}"
         _write(2, (text.replace("{job}", job) + "\n").encode())
         return 1

@@ -9,6 +9,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from resilient_launch.core.errors import RefusedError, UnreachableError, UsageEr
 COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo")
 _MAX_SOCKET_PATH = 100
 _START_S = 15.0
-_STOP_S = 40.0
+_END_S = 5.0
 
 
 class FakeCluster:
@@ -138,17 +139,17 @@ class FakeCluster:
         except UnreachableError:
             return False
 
-    def down(self, *, remove: bool = False) -> None:
+    def down(self, *, remove: bool = False, patience_s: float = 40.0) -> None:
         """Kill every job, stop the controller and leave no process and no socket behind; ``remove`` deletes all state.
 
-        Fine on a cluster that is down, or whose controller was killed. Raises UnreachableError when something
-        outlives its KILL.
+        Fine on a cluster that is down, or whose controller was killed; a controller that has not answered for
+        ``patience_s`` is killed as well. Raises UnreachableError when something outlives its KILL.
         """
         config = self._config()
         if config is None:
             return
         with contextlib.suppress(UnreachableError):
-            self._ask({"verb": "shutdown"}, timeout_s=_STOP_S)
+            self._ask({"verb": "shutdown"}, timeout_s=patience_s)
         self._wait_for_lock()
         left = proctree.kill_marked(f"{MARKER}={config['cluster_id']}/", timeout_s=10.0)
         if left:
@@ -166,11 +167,11 @@ class FakeCluster:
             shutil.rmtree(self.state_dir)
 
     def _wait_for_lock(self) -> None:
-        """Until the controller's process has ended."""
+        """Until the controller's process has ended; one that does not end by itself is killed."""
         path = self.state_dir / "lock"
         if not path.exists():
             return
-        deadline = time.monotonic() + _STOP_S
+        deadline = time.monotonic() + _END_S
         with path.open("r+") as lock:
             while True:
                 try:
@@ -178,11 +179,9 @@ class FakeCluster:
                     return
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise UnreachableError(
-                            f"fake cluster in {self.state_dir}",
-                            why="its controller does not stop",
-                            hint=f"read {self.log}",
-                        ) from None
+                        pid, ticks = map(int, path.read_text().split())
+                        if proctree.is_alive(pid, ticks):
+                            os.kill(pid, signal.SIGKILL)
                 time.sleep(0.01)
 
     def preempt(self, job_id: int | str) -> None:

@@ -61,6 +61,8 @@ class Controller:
         config = json.loads((state_dir / "cluster.json").read_text())
         self._lock = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"{os.getpid()} {proctree.start_ticks(os.getpid())}".encode())
         self._idle_exit_s = idle_exit_s
         self._spec = FakeSpec.from_dict(config["spec"])
         self._database = Database(state_dir / "state.db")

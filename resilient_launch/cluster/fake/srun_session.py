@@ -30,7 +30,9 @@ class SrunSession:
             if signum == signal.SIGQUIT:
                 send(b"err", b"srun: Quit\n")
             send(b"err", b"srun: forcing job termination\n")
-            life.orders.signal_step(job, step, signal.SIGKILL)
+            # What srun asks for a job that is ending already changes nothing: its tasks keep their KillWait.
+            if not job.completing:
+                life.orders.signal_step(job, step, signal.SIGKILL)
         elif signum == signal.SIGCONT:
             send(b"err", b"srun: got SIGCONT\n")
         elif signum == signal.SIGPIPE:

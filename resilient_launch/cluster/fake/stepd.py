@@ -39,8 +39,9 @@ def main() -> None:
     library = ctypes.CDLL(None)
     library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     library.prctl(_PR_SET_NAME, b"slurmstepd", 0, 0, 0)
-    Stepd(path.removesuffix(".json"), spec).run()
-    # The connection must close with the process, not before: its end says that nothing is left.
+    supervisor = Stepd(path.removesuffix(".json"), spec)
+    supervisor.run()
+    # The connection must close with the process, not before (so the name above): its end says that nothing is left.
     os._exit(0)
 
 

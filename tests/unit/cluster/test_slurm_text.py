@@ -260,3 +260,29 @@ def test_a_name_or_comment_never_becomes_another_field(name: str, comment: str) 
     text = RUNNING.replace("na me=x JobState=FAILED Reason=No", name).replace("a b=c NumNodes=77", comment)
     view = slurm_text.parse_show_job(text, "2")
     assert (view.state, view.num_nodes, view.nodes, view.name) == ("RUNNING", 2, "n[1-2]", name.strip())
+
+
+RESERVATIONS = (
+    "ReservationName=mnt StartTime=1795970000 EndTime=1795973600 Duration=01:00:00 Nodes=n[1-2] NodeCnt=2 CoreCnt=8 "
+    "Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=8 Users=root Groups=(null) "
+    "Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)\n"
+    "ReservationName=class StartTime=1795980000 EndTime=1795983600 Duration=01:00:00 Nodes=(null) NodeCnt=0 CoreCnt=0 "
+    "Features=(null) PartitionName=(null) Flags= TRES=(null) Users=ada\n"
+)
+
+
+def test_reservations() -> None:
+    mnt, lesson = slurm_text.parse_reservations(RESERVATIONS)
+    assert (mnt.name, mnt.start_time, mnt.end_time, mnt.nodes) == ("mnt", 1795970000, 1795973600, "n[1-2]")
+    assert mnt.is_maintenance
+    assert (lesson.nodes, lesson.flags, lesson.is_maintenance) == ("", (), False)
+    assert slurm_text.parse_reservations("No reservations in the system\n") == []
+
+
+def test_comments_may_hold_anything_and_lines_may_be_broken() -> None:
+    text = "7|RUNNING|2|low|ada|n[1-2]|a|b=c d\n8|RUNNING|1|low|bob|n3|(null)\nslurm_load_jobs error\n\n"
+    found = slurm_text.parse_comments(text)
+    assert list(found) == ["7", "8"]
+    view, comment = found["7"]
+    assert (view.num_nodes, view.user, view.nodes, comment) == (2, "ada", "n[1-2]", "a|b=c d")
+    assert found["8"][1] == ""

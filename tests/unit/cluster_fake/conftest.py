@@ -26,6 +26,14 @@ def lab_of(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
         lab.cluster.down(remove=True)
 
 
+@pytest.fixture(scope="module")
+def idle_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One cluster for every test that starts nothing on it."""
+    made = Lab(tmp_path_factory.mktemp("idle"), spec())
+    yield made
+    made.cluster.down(remove=True)
+
+
 @pytest.fixture
 def lab(lab_of: Callable[..., Lab]) -> Lab:
     return lab_of()

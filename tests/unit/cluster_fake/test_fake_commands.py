@@ -40,11 +40,11 @@ def write(lab: Lab, text: str, name: str = "job.sh") -> str:
         (["-d", "afterok:x"], 1, "Job dependency problem\n"),
     ],
 )
-def test_sbatch_refusals(lab: Lab, words: list[str], code: int, text: str) -> None:
-    done = lab.run("sbatch", *words, write(lab, SCRIPT), code=code)
+def test_sbatch_refusals(idle_lab: Lab, words: list[str], code: int, text: str) -> None:
+    done = idle_lab.run("sbatch", *words, write(idle_lab, SCRIPT), code=code)
     assert done.stderr.endswith(text)
     assert done.stdout == ""
-    assert lab.run("squeue", "-h", "-t", "all").stdout == ""
+    assert idle_lab.run("squeue", "-h", "-t", "all").stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_sbatch_refusals(lab: Lab, words: list[str], code: int, text: str) -> No
         ("#!/bin/sh\n\0", "contain a NULL character '\\0'.\n"),
     ],
 )
-def test_bad_scripts(lab: Lab, script: str, text: str) -> None:
-    assert text in lab.run("sbatch", write(lab, script), code=1).stderr
+def test_bad_scripts(idle_lab: Lab, script: str, text: str) -> None:
+    assert text in idle_lab.run("sbatch", write(idle_lab, script), code=1).stderr
 
 
-def test_a_missing_script_and_an_option_that_slurm_does_not_know_inside_one(lab: Lab) -> None:
-    assert lab.run("sbatch", "none.sh", code=1).stderr == "sbatch: error: Unable to open file none.sh\n"
-    name = write(lab, "#!/bin/sh\n#SBATCH --foo=3\n")
-    assert "unrecognized option '--foo=3'" in lab.run("sbatch", name, code=255).stderr
+def test_a_missing_script_and_an_option_that_slurm_does_not_know_inside_one(idle_lab: Lab) -> None:
+    assert idle_lab.run("sbatch", "none.sh", code=1).stderr == "sbatch: error: Unable to open file none.sh\n"
+    name = write(idle_lab, "#!/bin/sh\n#SBATCH --foo=3\n")
+    assert "unrecognized option '--foo=3'" in idle_lab.run("sbatch", name, code=255).stderr
 
 
 def test_a_script_from_standard_input_and_one_from_a_pipe(lab: Lab) -> None:

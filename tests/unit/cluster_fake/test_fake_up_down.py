@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -30,6 +31,10 @@ def controllers(state_dir: Path) -> list[int]:
     return found
 
 
+def cluster_id(cluster: FakeCluster) -> str:
+    return str(json.loads((cluster.state_dir / "cluster.json").read_text())["cluster_id"])
+
+
 def test_down_leaves_no_process_no_socket_and_no_file(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "state")
     cluster.up(spec())
@@ -39,8 +44,7 @@ def test_down_leaves_no_process_no_socket_and_no_file(tmp_path: Path) -> None:
         "#!/bin/bash\ntrap '' TERM\nsrun bash -c 'trap \"\" TERM; setsid sleep 600 & sleep 600' & wait; sleep 600\n"
     )
     subprocess.run(["sbatch", "-N2", str(script)], env=environment, cwd=tmp_path, check=True, capture_output=True)
-    identity = (cluster.state_dir / "cluster.json").read_text().partition('"cluster_id": "')[2].partition('"')[0]
-    marker = f"RLAUNCH_FAKE_STEP={identity}/"
+    marker = f"RLAUNCH_FAKE_STEP={cluster_id(cluster)}/"
     # Two tasks with two sleeps each, under two supervisors, and the batch step.
     wait_for(lambda: len(proctree.with_marker(marker)) >= 9, "the job's processes")
     cluster.down(remove=True)
@@ -190,11 +194,51 @@ def test_down_after_a_killed_controller_still_cleans_up(lab: Lab) -> None:
     assert lab.processes() == []
 
 
+def supervisor(lab: Lab, job: str) -> int:
+    """The process that supervises the job's batch script."""
+    return int((lab.cluster.state_dir / "spool" / f"{job}.0.batch.n1.pid").read_text().split()[0])
+
+
+def test_down_ends_a_controller_that_no_longer_answers(lab: Lab) -> None:
+    lab.submit("touch ready; sleep 600")
+    lab.wait_file("ready")
+    (pid,) = controllers(lab.cluster.state_dir)
+    os.kill(pid, signal.SIGSTOP)
+    lab.cluster.down(patience_s=0.5)
+    assert lab.processes() == []
+    assert controllers(lab.cluster.state_dir) == []
+
+
+def test_a_supervisor_killed_while_the_controller_is_down_fails_the_job_and_nothing_runs_twice(lab: Lab) -> None:
+    job = lab.submit("echo run >> runs; touch ready; sleep 600")
+    lab.wait_file("ready")
+    kill_controller(lab)
+    os.kill(supervisor(lab, job), signal.SIGKILL)
+    lab.cluster.up(spec())
+    lab.wait_state(job, "FAILED")
+    assert lab.processes() == []
+    assert lab.text("runs") == "run\n"
+
+
+def test_a_job_whose_start_was_recorded_but_not_done_is_started_once(lab: Lab) -> None:
+    job = lab.submit("echo run >> runs; touch ready; sleep 600")
+    lab.wait_file("ready")
+    kill_controller(lab)
+    proctree.kill_marked(f"RLAUNCH_FAKE_STEP={cluster_id(lab.cluster)}/", timeout_s=10.0)
+    # This is how the state looks when the controller dies between its commit and the start of the supervisor.
+    for path in (lab.cluster.state_dir / "spool").glob(f"{job}.*"):
+        if path.is_file():
+            path.unlink()
+    lab.cluster.up(spec())
+    lab.wait_text("runs", "run", 2)
+    assert lab.state(job) == "RUNNING"
+    assert lab.field(job, "Restarts") == "0"
+
+
 def test_a_killed_supervisor_takes_its_tasks_along_and_fails_the_job(lab: Lab) -> None:
     job = lab.submit("touch ready; sleep 600")
     lab.wait_file("ready")
-    supervisor = int((lab.cluster.state_dir / "spool" / f"{job}.0.batch.n1.pid").read_text().split()[0])
-    os.kill(supervisor, signal.SIGKILL)
+    os.kill(supervisor(lab, job), signal.SIGKILL)
     lab.wait_state(job, "FAILED")
     assert lab.processes() == []
 

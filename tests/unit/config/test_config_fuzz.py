@@ -109,7 +109,13 @@ CONFIG = st.fixed_dictionaries(
         "qos": WORD,
         "sbatch": st.dictionaries(st.sampled_from(["comment", "mail-type", "constraint"]), WORD | st.just(True)),
         "checkpoint": st.fixed_dictionaries(
-            {}, optional={"every": SECONDS | st.just("7 steps"), "keep": st.integers(1, 9)}
+            {},
+            optional={
+                "every": SECONDS | st.sampled_from(["7 steps", "auto"]),
+                "keep": st.integers(1, 9),
+                "failures_per_1000_node_days": st.floats(0.001, 1000).map(lambda rate: round(rate, 3)),
+                "preempt_exempt": SECONDS,
+            },
         ),
         "fake": st.fixed_dictionaries(
             {"partitions": st.lists(PARTITION, min_size=1, max_size=3, unique_by=lambda p: p["name"])}

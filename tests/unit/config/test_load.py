@@ -36,7 +36,7 @@ def test_defaults() -> None:
     found = config()
     assert (found.nodes, found.workers_per_node, found.gpus_per_node) == (NodeRange(min=1, max=1), 1, 0)
     assert (found.time_s, found.memory_mb, found.partition, found.signal_lead_s) == (None, None, None, 120)
-    assert (found.checkpoint.every, found.checkpoint.keep) == (Every(seconds=600), 3)
+    assert (found.checkpoint.every, found.checkpoint.keep) == (Every(auto=True), 3)
     assert (found.cluster, found.faults, found.python, found.workdir) == ("slurm", (), sys.executable, Path.cwd())
 
 
@@ -97,6 +97,7 @@ def test_rounding_up_to_slurms_minutes_is_noted() -> None:
 @pytest.mark.parametrize(
     ("text", "every"),
     [
+        ("auto", Every(auto=True)),
         ("100 steps", Every(steps=100)),
         ("1 step", Every(steps=1)),
         ("{steps: 5}", Every(steps=5)),

@@ -46,3 +46,52 @@ def test_cause_and_deadline(
         signal_lead_s=120.0,
     )
     assert (notice.cause, notice.deadline, notice.source) == (cause, deadline, signal)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_requeued", "end_time", "cause"),
+    [
+        ("", False, NOW, Cause.CANCELLED),
+        ("TimeLimit", False, NOW, Cause.TIME_LIMIT),
+        ("NodeDown", False, NOW, Cause.NODE_FAILURE),
+        ("", True, None, Cause.YIELDED),
+    ],
+)
+def test_a_completing_job_is_told_by_reason_and_restarts(
+    reason: str, is_requeued: bool, end_time: float | None, cause: Cause
+) -> None:
+    """Slurm shows COMPLETING for a job being cancelled, at its limit, or on its way back to the queue alike."""
+    notice = classify(
+        "SIGTERM",
+        now=NOW,
+        job_state="COMPLETING",
+        preempt_time=None,
+        end_time=end_time,
+        kill_wait_s=5.0,
+        signal_lead_s=120.0,
+        job_reason=reason,
+        is_requeued=is_requeued,
+    )
+    assert (notice.cause, notice.deadline) == (cause, NOW + 5)
+
+
+@pytest.mark.parametrize(
+    ("start", "cause"),
+    [(NOW + 120, Cause.MAINTENANCE), (NOW + 200, Cause.MAINTENANCE), (NOW + 600, Cause.TIME_LIMIT)],
+)
+def test_a_limit_in_front_of_a_maintenance_window(start: float, cause: Cause) -> None:
+    def cause_of(state: str, end_time: float, preempt_time: float | None = None) -> Cause:
+        return classify(
+            "SIGUSR2",
+            now=NOW,
+            job_state=state,
+            preempt_time=preempt_time,
+            end_time=end_time,
+            kill_wait_s=5.0,
+            signal_lead_s=120.0,
+            maintenance_starts=[start],
+        ).cause
+
+    assert cause_of("RUNNING", NOW + 120) is cause
+    assert cause_of("RUNNING", NOW + 120, preempt_time=NOW) is Cause.PREEMPTED
+    assert cause_of("RUNNING", NOW + 7200) is Cause.YIELDED

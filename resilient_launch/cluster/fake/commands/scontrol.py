@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from resilient_launch.cluster.fake import hostlist, timefmt
 from resilient_launch.cluster.fake.commands import (
@@ -23,7 +24,7 @@ OPTIONS = table(
     "all:a clusters:M= details:d federation:F future help:h hide local:L oneliner:o quiet:Q sibling uid:u= usage "
     "verbose:v version:V json yaml"
 )
-_UPDATE_KEYS = ("starttime", "timelimit", "endtime", "comment", "priority")
+_UPDATE_KEYS = ("starttime", "timelimit", "endtime", "comment", "priority", "requeue", "excnodelist")
 
 
 def run(context: Context, call: Call) -> Reply:
@@ -70,6 +71,8 @@ def _show(context: Context, call: Call, given: Arguments, words: list[str]) -> R
         "partition": _show_partition,
         "partitions": _show_partition,
         "config": _show_config,
+        "reservation": _show_reservation,
+        "reservations": _show_reservation,
         "hostnames": _show_hostnames,
         "hostname": _show_hostnames,
         "hostlist": _show_hostlist,
@@ -121,6 +124,12 @@ def _show_partition(context: Context, given: Arguments, name: str) -> Reply:
 def _show_config(context: Context, given: Arguments, name: str) -> Reply:
     lines = config_lines(context.life.spec, context.now, context.life.database.meta("state_dir") or "")
     return Reply(out="\n".join(lines) + "\n")
+
+
+def _show_reservation(context: Context, given: Arguments, name: str) -> Reply:
+    if name:
+        return Reply(out=f"Reservation {name} not found\n", code=1)
+    return Reply(out="No reservations in the system\n")
 
 
 def _show_hostnames(context: Context, given: Arguments, name: str) -> Reply:
@@ -211,9 +220,22 @@ def _update_job(context: Context, job: Job, values: dict[str, str]) -> None:
             job.time_limit_s = max(60, round((job.end - job.start + 59) // 60) * 60)
         elif name == "comment":
             job.comment = value
+        elif name == "requeue":
+            job.request = replace(job.request, requeue=value == "1")
+        elif name == "excnodelist":
+            if not job.is_pending:
+                raise NotAllowedError("Job is no longer pending execution")
+            job.request = replace(job.request, exclude=tuple(_known_nodes(context, value)))
         elif name == "priority" and value.isdigit():
             job.priority = int(value)
     context.life.touch(job)
+
+
+def _known_nodes(context: Context, text: str) -> list[str]:
+    names = hostlist.expand(text)
+    if any(name not in context.life.nodes for name in names):
+        raise NotAllowedError("Invalid node name specified")
+    return names
 
 
 def _moment(text: str, now: float) -> float:

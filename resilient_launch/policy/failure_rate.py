@@ -1,0 +1,110 @@
+"""How often a job is interrupted: a Gamma posterior over what was observed, and a Beta one over usable notices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from resilient_launch.core.errors import UsageError
+from resilient_launch.core.units import DAY_S
+
+FAILURES_PER_1000_NODE_DAYS = 6.5
+"""What a node of a large research cluster showed (Kokolis et al. 2024, RSC-1); the prior where nobody knows better."""
+PRIOR_FAILURES = 1.0
+"""How many observed failures the prior's word is worth."""
+
+
+def mtbf_of_nodes_s(num_nodes: int, failures_per_1000_node_days: float = FAILURES_PER_1000_NODE_DAYS) -> float:
+    """Mean seconds between failures of a job on ``num_nodes`` nodes. Raises UsageError for no nodes or no rate."""
+    if num_nodes < 1:
+        raise UsageError(f"{num_nodes} nodes", why="there must be one at least", hint="--nodes 16")
+    if not (math.isfinite(failures_per_1000_node_days) and failures_per_1000_node_days > 0):
+        raise UsageError(
+            f"{failures_per_1000_node_days:g} failures per 1000 node-days",
+            why="must be a finite number above 0",
+            hint=f"{FAILURES_PER_1000_NODE_DAYS:g}",
+        )
+    return 1000 * DAY_S / failures_per_1000_node_days / num_nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A Gamma distribution of a rate: as if ``events`` had been seen in ``exposure_s`` seconds."""
+
+    events: float
+    exposure_s: float
+
+    @classmethod
+    def prior(cls, mtbf_s: float, weight: float = PRIOR_FAILURES) -> Rate:
+        """What is believed before anything is seen: an MTBF, worth ``weight`` failures."""
+        return cls(events=weight, exposure_s=weight * mtbf_s)
+
+    def observed(self, num_events: float, exposure_s: float) -> Rate:
+        """After ``num_events`` more in ``exposure_s`` more seconds; old ones may count for less than one each.
+
+        Time that is still running, or ended without an interruption (finished, time limit), counts as exposure only.
+        """
+        return Rate(events=self.events + num_events, exposure_s=self.exposure_s + max(exposure_s, 0.0))
+
+    @property
+    def per_second(self) -> float:
+        return self.events / self.exposure_s
+
+    @property
+    def mtbf_s(self) -> float:
+        """Mean seconds between events at the expected rate."""
+        return self.exposure_s / self.events
+
+    def quantile(self, share: float) -> float:
+        """The rate per second below which ``share`` of the distribution lies, to about nine digits."""
+        low, high = -700.0, math.log(self.events + 60 * (1 + math.sqrt(self.events)))
+        for _ in range(100):
+            middle = (low + high) / 2
+            if _lower_gamma(self.events, math.exp(middle)) < share:
+                low = middle
+            else:
+                high = middle
+        return math.exp(high) / self.exposure_s
+
+    def mtbf_range_s(self, level: float = 0.9) -> tuple[float, float]:
+        """The MTBF's credible interval, shortest first."""
+        tail = (1 - level) / 2
+        slow, fast = self.quantile(tail), self.quantile(1 - tail)
+        return 1 / fast, 1 / slow if slow > 0 else math.inf
+
+
+def notice_share(num_usable: int, num_interruptions: int, *, prior: float = 0.0, weight: float = 1.0) -> float:
+    """Expected share of interruptions with a usable notice: the Beta posterior's mean.
+
+    ``prior`` is worth ``weight`` interruptions. It is 0 where nothing is known, because to trust a notice that does
+    not come loses more than to save too often.
+    """
+    return (prior * weight + num_usable) / (weight + num_interruptions)
+
+
+def _lower_gamma(shape: float, x: float) -> float:
+    """The regularised lower incomplete gamma function: a series below the mean, a continued fraction (Lentz) above."""
+    if x <= 0:
+        return 0.0
+    scale = math.exp(max(shape * math.log(x) - x - math.lgamma(shape), -745.0))
+    if x < shape + 1:
+        term = total = 1 / shape
+        for index in range(1, 10_000):
+            term *= x / (shape + index)
+            total += term
+            if term < total * 1e-15:
+                break
+        return min(total * scale, 1.0)
+    tiny = 1e-300
+    b = x + 1 - shape
+    c, d = 1 / tiny, 1 / b
+    fraction = d
+    for index in range(1, 10_000):
+        a = -index * (index - shape)
+        b += 2
+        d = 1 / (a * d + b or tiny)
+        c = b + a / c or tiny
+        fraction *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return max(1 - scale * fraction, 0.0)

@@ -1,0 +1,94 @@
+"""Requests to a run: whole or not at all, asked twice is asked once, and only for whom they are meant."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from resilient_launch.core.causes import Cause
+from resilient_launch.core.paths import RunPaths
+from resilient_launch.job import control
+from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    (tmp_path / "run" / "control").mkdir(parents=True)
+    return RunPaths(tmp_path / "run")
+
+
+def test_a_request_arrives_as_it_was_made(paths: RunPaths) -> None:
+    made = control.ask(paths, "yield", attempt=3, cause=Cause.MAINTENANCE, deadline=5.0, begin=7.0, held=False)
+    assert control.pending(paths, 3) == [made]
+    assert made.cause is Cause.MAINTENANCE
+    assert (made.deadline, made.begin, made.held) == (5.0, 7.0, False)
+
+
+def test_many_askers_share_one_request(paths: RunPaths) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ids = {request.id for request in pool.map(lambda _: control.ask(paths, "checkpoint", attempt=0), range(32))}
+    assert len(ids) == 1
+    assert [path.name for path in paths.control.iterdir()] == ["checkpoint.a0000.json"]
+
+
+def test_a_request_for_one_attempt_is_no_concern_of_the_next_but_a_stop_is(paths: RunPaths) -> None:
+    control.ask(paths, "yield", attempt=0)
+    control.ask(paths, "checkpoint", attempt=0)
+    stop = control.ask(paths, "stop")
+    assert control.pending(paths, 1) == [stop]
+    control.clear(paths, 0, is_final=False)
+    assert [path.name for path in paths.control.iterdir()] == ["stop.json"]
+    control.clear(paths, 0, is_final=True)
+    assert not list(paths.control.iterdir())
+
+
+def test_clearing_leaves_what_is_not_ours(paths: RunPaths) -> None:
+    control.ask(paths, "yield", attempt=7)
+    paths.requeue_request("5", 0).write_bytes(b"")
+    control.clear(paths, 6, is_final=True)
+    assert sorted(path.name for path in paths.control.iterdir()) == ["requeue-5-0", "yield.a0007.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"kind": "stop"}', b'{"cause": "none"}', b"\xff"])
+def test_a_file_that_is_no_request_is_passed_over(paths: RunPaths, content: bytes) -> None:
+    paths.control_request("stop").write_bytes(content)
+    assert control.pending(paths, 0) == []
+
+
+def test_the_watch_tells_of_each_request_once(paths: RunPaths) -> None:
+    seen: list[ControlRequest] = []
+    told = threading.Semaphore(0)
+
+    def hear(request: ControlRequest) -> None:
+        seen.append(request)
+        told.release()
+
+    watch = ControlWatch(paths, 2, hear)
+    watch.start()
+    first = control.ask(paths, "checkpoint", attempt=2)
+    assert told.acquire(timeout=20)
+    control.withdraw(paths, "checkpoint", attempt=2)
+    second = control.ask(paths, "checkpoint", attempt=2)
+    assert told.acquire(timeout=20)
+    # By the next request the watch has looked at the second one again.
+    third = control.ask(paths, "yield", attempt=2)
+    assert told.acquire(timeout=20)
+    watch.stop()
+    watch.join(timeout=20)
+    assert [request.id for request in seen] == [first.id, second.id, third.id]
+
+
+def test_asked_saves_are_asked_again_until_they_are_agreed_on(paths: RunPaths) -> None:
+    asked = AskedSaves(paths, 0, retry_s=3.0)
+    assert not asked.is_due(0.0)
+    request = control.ask(paths, "checkpoint", attempt=0)
+    asked.add(request)
+    assert asked.is_due(10.0)
+    assert not asked.is_due(12.9)
+    assert asked.is_due(13.1)
+    assert asked.settle() == [request]
+    assert not asked.is_due(99.0)
+    assert control.pending(paths, 0) == []
