@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -27,6 +27,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.real_slurm)
         if item.get_closest_marker("real_slurm"):
             item.add_marker(pytest.mark.xdist_group("real_slurm"))
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], str]:
+    """Reads a file of tests/golden, after writing what was found into it where RLAUNCH_UPDATE_GOLDEN is set."""
+
+    def read(name: str, found: str) -> str:
+        path = ROOT / "tests" / "golden" / name
+        if os.environ.get("RLAUNCH_UPDATE_GOLDEN"):
+            path.write_text(found)
+        return path.read_text()
+
+    return read
 
 
 @pytest.fixture(scope="session")

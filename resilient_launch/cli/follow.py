@@ -78,9 +78,9 @@ def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
                 new_id = submit_again(found.paths, found.connection)
                 screen.show(f"{status.name}: submitted again as job {new_id}", "")
                 continue
-            # A job between two lives may look gone for a moment: believe it only twice in a row.
+            # A verdict is final; a job without one, between two lives, may look gone for a moment.
             seen_over = seen_over + 1 if status.state.is_final else 0
-            if (status.state.is_final and (status.state == "finished" or seen_over > 2)) or time.monotonic() > deadline:
+            if verdict is not None or seen_over > 2 or time.monotonic() > deadline:
                 return status
             if status.job_state == "PENDING" and status.reason == "BeginTime" and lifted != len(status.attempts):
                 end = read_ends(found.paths).get(number)

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 from resilient_launch.core.errors import RlaunchError
 
 if TYPE_CHECKING:
-    from resilient_launch.cluster.base import JobRow, JobView
+    from resilient_launch.cluster.base import JobRow
     from resilient_launch.core.paths import RunPaths
     from resilient_launch.launch.records import RunRecord
     from resilient_launch.report.accounts import RunReport
-
-SLURM_TIMEOUT_S = 5.0
-"""How long a view of many runs waits for Slurm before it shows what the files say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +29,6 @@ class KnownRun:
         return self.record.jobs[-1] if self.record.jobs else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What Slurm said of the newest job of each run: ``views`` by job id for each cluster; ``silent`` in its words.
-
-    ``asked_at`` is when the views were true: earlier than now where they come from the cache.
-    """
-
-    views: dict[str, dict[str, JobView]]
-    silent: dict[str, str]
-    asked_at: dict[str, float]
-
-
 def all_names(root: Path) -> list[str]:
     """The names of all runs under ``root``."""
     return sorted(entry.parent.name for entry in root.glob("*/run.json"))
@@ -56,6 +41,18 @@ def known(names: Sequence[str], root: Path) -> list[KnownRun]:
 
     paths = [RunPaths.of(name, root) for name in names]
     return [KnownRun(paths=each, record=read_run(each)) for each in paths]
+
+
+def readable(root: Path) -> tuple[list[str], list[RlaunchError]]:
+    """The names of the runs under ``root`` whose records can be read, and what is wrong with the others."""
+    good, wrong = [], []
+    for name in all_names(root):
+        try:
+            known([name], root)
+            good.append(name)
+        except RlaunchError as error:
+            wrong.append(error)
+    return good, wrong
 
 
 def gather(names: Sequence[str], root: Path, *, since_s: float, in_full: bool) -> list[RunReport]:

@@ -103,7 +103,7 @@ class Numbers(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         point = torch.randn(16, generator=torch.Generator().manual_seed(index))
-        return point, point.sin().sum(keepdim=True)
+        return point, point.sin().sum().unsqueeze(0)
 
 
 def main() -> None:

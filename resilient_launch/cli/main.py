@@ -14,11 +14,14 @@ from resilient_launch.cli import (
     config_,
     doctor,
     drain,
+    events,
+    history,
     init,
     logs,
     plan,
     report,
     requeue,
+    runs,
     simulate,
     stagger,
     status,
@@ -28,7 +31,7 @@ from resilient_launch.cli import (
     wait,
     yield_,
 )
-from resilient_launch.core.errors import EXIT_FAILED, EXIT_INTERRUPTED, RlaunchError
+from resilient_launch.core.errors import EXIT_FAILED, RlaunchError
 
 app = typer.Typer(
     name="rlaunch",
@@ -40,6 +43,9 @@ app = typer.Typer(
 app.command("submit")(submit.submit)
 app.command("status")(status.status)
 app.command("report")(report.report)
+app.command("history")(history.history)
+app.command("runs")(runs.runs)
+app.command("events")(events.events)
 app.command("logs")(logs.logs)
 app.command("wait")(wait.wait)
 app.command("cancel")(cancel.cancel)
@@ -77,10 +83,6 @@ def main() -> None:
     """The entry point: no traceback for what a user can mend, and the exit codes that the README lists."""
     try:
         app()
-    except BrokenPipeError:
-        # The reader (head, say) has all it wanted; Python would complain again at exit.
-        sys.stderr.close()
-        sys.exit(0)
     except RlaunchError as error:
         text = str(error)
         typer.echo(text if text.startswith("error:") else f"error: {text}", err=True)
@@ -90,5 +92,3 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         sys.exit(EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)

@@ -2,50 +2,146 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from resilient_launch.cli.common import Root, attempts_table, find_run, root_of, table
+from resilient_launch.cli.common import Root, attempts_table, root_of, table
+
+if TYPE_CHECKING:
+    from resilient_launch.report.state import RunStatus
+
+WATCH_S = 2.0
+SLURM_TIMEOUT_S = 5.0
+"""How long Slurm has for its answer before the view is made from what is known."""
 
 
 def status(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's name; without it, every run.")] = None,
     root: Root = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until interrupted.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say how a run stands, or list all runs."""
+    from resilient_launch.cli.gather import readable
+
+    directory = root_of(root)
+    if not watch:
+        names, wrong = readable(directory) if run is None else ([run], [])
+        typer.echo(_shown(run, names, directory, as_json=as_json))
+        # One damaged run must not hide the others.
+        for error in wrong:
+            typer.echo(f"error: {error}", err=True)
+        if wrong:
+            raise typer.Exit(wrong[-1].exit_code)
+        return
+    import sys
+
+    while True:
+        shown = _shown(run, readable(directory)[0] if run is None else [run], directory, as_json=as_json)
+        if sys.stdout.isatty() and not as_json:
+            typer.echo("\x1b[H\x1b[2J", nl=False)
+        typer.echo(shown)
+        if run is not None and _is_over(run, directory):
+            return
+        time.sleep(WATCH_S)
+
+
+def _shown(run: str | None, names: list[str], root: Path, *, as_json: bool) -> str:
     import json
 
-    from resilient_launch.report.state import SCHEMA, run_status
+    from resilient_launch.report.state import SCHEMA
 
     if run is None:
-        directory = root_of(root)
-        names = sorted(entry.parent.name for entry in directory.glob("*/run.json"))
-        found = [find_run(name, directory) for name in names]
-        stands = [run_status(each.paths, each.connection.scheduler, each.job_id) for each in found]
+        stands, silences = standings(names, root)
         if as_json:
-            typer.echo(json.dumps({"schema": SCHEMA, "runs": [each.as_json() for each in stands]}, default=str))
-        elif stands:
-            rows = [
-                (each.name, each.job_id, str(each.state), each.step, len(each.attempts), each.reason) for each in stands
-            ]
-            typer.echo(table(("run", "job", "state", "step", "attempts", "reason"), rows))
-        else:
-            typer.echo(f"no runs in {directory}; next: rlaunch submit CONFIG", err=True)
-        return
-    one = find_run(run, root)
-    standing = run_status(one.paths, one.connection.scheduler, one.job_id)
-    if as_json:
-        typer.echo(json.dumps(standing.as_json(), default=str))
-        return
+            value: dict[str, Any] = {
+                "schema": SCHEMA,
+                "runs": [each.as_json() for each in stands],
+                "silent": silences,
+            }
+            return json.dumps(value, default=str)
+        return _all(stands, silences, root)
+    stands, silences = standings(names, root)
+    return json.dumps(stands[0].as_json(), default=str) if as_json else _one(stands[0], silences)
+
+
+def standings(names: list[str], root: Path) -> tuple[list[RunStatus], list[str]]:
+    """How the runs stand, with one question to each Slurm; the second value says which did not answer."""
+    from resilient_launch.cli.gather import known
+    from resilient_launch.cluster.slurm import SlurmCommands
+    from resilient_launch.launch.clusters import connect
+    from resilient_launch.report.queue import ask
+    from resilient_launch.report.state import read_verdict, run_status
+
+    runs = known(names, root)
+    live = [run for run in runs if run.job_id and read_verdict(run.paths) is None]
+    asked, silences = {}, []
+    for cluster in sorted({run.record.cluster for run in live}):
+        env = connect("fake" if cluster == "fake" else "slurm", root).env
+        scheduler = SlurmCommands(env, timeout_s=SLURM_TIMEOUT_S)
+        jobs = [run.job_id for run in live if run.record.cluster == cluster]
+        asked[cluster] = answer = ask(scheduler, jobs, root / f".queue-{cluster}.json")
+        if answer.silence:
+            age = f"what it said {_ago(time.time() - answer.at_s)}" if answer.at_s else "what the files say"
+            silences.append(f"{cluster} does not answer ({answer.silence}): this is {age}")
+    return [run_status(run.paths, asked.get(run.record.cluster), run.job_id) for run in runs], silences
+
+
+def _all(stands: list[RunStatus], silences: list[str], root: Path) -> str:
+    lines = list(silences)
+    if stands:
+        header = ("run", "job", "state", "step", "steps/s", "saved", "attempts", "reason")
+        rows = [
+            (
+                each.name,
+                each.job_id,
+                str(each.state),
+                each.step,
+                None if each.steps_per_s is None else round(each.steps_per_s, 2),
+                None if each.checkpoint_age_s is None else _ago(each.checkpoint_age_s),
+                len(each.attempts),
+                each.reason,
+            )
+            for each in stands
+        ]
+        lines.append(table(header, rows))
+    else:
+        lines.append(f"no runs in {root}; next: rlaunch submit CONFIG")
+    return "\n".join(lines)
+
+
+def _one(standing: RunStatus, silences: list[str]) -> str:
+    return "\n".join([*silences, *_lines(standing)])
+
+
+def _lines(standing: RunStatus) -> Iterator[str]:
     reason = f" ({standing.reason})" if standing.reason else ""
-    typer.echo(f"{standing.name}: {standing.state}{reason}, job {standing.job_id}")
+    yield f"{standing.name}: {standing.state}{reason}, job {standing.job_id}"
+    if standing.starts_at is not None and standing.state == "queued":
+        yield f"starts at {time.strftime('%F %T', time.localtime(standing.starts_at))}, by Slurm's estimate"
     if standing.step is not None:
-        age = "" if standing.checkpoint_age_s is None else f", {standing.checkpoint_age_s:.0f} s old"
+        age = "" if standing.checkpoint_age_s is None else f", {_ago(standing.checkpoint_age_s)}"
         saved = "none" if standing.checkpoint_step is None else f"step {standing.checkpoint_step}{age}"
-        typer.echo(f"step {standing.step}, newest checkpoint: {saved}")
+        rate = "" if standing.steps_per_s is None else f" at {standing.steps_per_s:.3g} steps/s"
+        yield f"step {standing.step}{rate}, newest checkpoint: {saved}"
     if standing.attempts:
-        typer.echo(attempts_table(standing.attempts))
+        yield attempts_table(standing.attempts)
     if standing.error:
-        typer.echo(standing.error)
+        yield standing.error
+
+
+def _is_over(name: str, root: Path) -> bool:
+    from resilient_launch.core.paths import RunPaths
+    from resilient_launch.report.state import read_verdict
+
+    return read_verdict(RunPaths.of(name, root)) is not None
+
+
+def _ago(seconds: float) -> str:
+    from resilient_launch.report.notes import short_duration
+
+    return f"{short_duration(max(seconds, 0.0))} ago"

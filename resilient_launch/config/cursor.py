@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from resilient_launch.config.issues import ConfigIssue, Mark, closest
 from resilient_launch.config.yamlpos import Mapping as MappingNode
@@ -84,17 +84,21 @@ def _same(value: Any) -> Any:
     return value
 
 
+Fields: TypeAlias = Mapping[str, "Field"]
+
+
 @dataclass(frozen=True)
 class Field:
-    """One key of a section: the attribute it fills, how its value is read, and how it is written back."""
+    """One key of a section: the attribute it fills, how its value is read, and how it is written back.
+
+    ``section`` are the keys inside, where the value is a section of its own.
+    """
 
     attr: str
     decode: Decoder
     encode: Callable[[Any], Any] = _same
     tilde_is_text: bool = False
-
-
-Fields = Mapping[str, Field]
+    section: Fields | None = None
 
 
 def read_fields(cursor: Cursor, fields: Fields, elsewhere: Mapping[str, str] | None = None) -> dict[str, Any]:

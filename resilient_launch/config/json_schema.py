@@ -9,19 +9,11 @@ from dataclasses import MISSING, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from resilient_launch.cluster.fake.spec import FakeSpec, PartitionSpec
+from resilient_launch.cluster.fake.spec import PartitionSpec
 from resilient_launch.config import sections
 from resilient_launch.config.cursor import Fields
 from resilient_launch.config.faults import FAULTS
-from resilient_launch.config.schema import (
-    CheckpointConfig,
-    CodeConfig,
-    HangConfig,
-    HealthConfig,
-    LaunchConfig,
-    RestartConfig,
-    StaggerConfig,
-)
+from resilient_launch.config.schema import LaunchConfig
 
 _DURATION = {"type": ["string", "integer"], "examples": ["90s", "10m", "2h30m", "12:30:00"]}
 _SIZE = {"type": "string", "examples": ["4G", "512M"]}
@@ -43,16 +35,6 @@ def json_schema() -> dict[str, Any]:
     """The schema of a configuration file. It says less than ``rlaunch check``, which knows values that contradict."""
     schema = _section(sections.TOP, LaunchConfig)
     parts = schema["properties"]
-    for key, section, cls in (
-        ("checkpoint", sections.CHECKPOINT, CheckpointConfig),
-        ("stagger", sections.STAGGER, StaggerConfig),
-        ("restart", sections.RESTART, RestartConfig),
-        ("hang", sections.HANG, HangConfig),
-        ("health", sections.HEALTH, HealthConfig),
-        ("code", sections.CODE, CodeConfig),
-        ("fake", sections.FAKE, FakeSpec),
-    ):
-        parts[key] = {**_section(section, cls), "description": parts[key].get("description", "")}
     parts["fake"]["properties"]["nodes"] = {"type": "integer"}
     partition = {**_section(sections.PARTITION, PartitionSpec), "required": ["name"]}
     parts["fake"]["properties"]["partitions"] = {"type": "array", "items": partition}
@@ -71,7 +53,11 @@ def _section(keys: Fields, cls: type) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(cls)}
     found: dict[str, Any] = {}
     for key, spec in keys.items():
-        kind = dict(_SPECIAL[key]) if key in _SPECIAL else _kind(spec.attr, hints.get(spec.attr, str))
+        hint = hints.get(spec.attr, str)
+        if spec.section is not None:
+            kind = _section(spec.section, hint)
+        else:
+            kind = dict(_SPECIAL[key]) if key in _SPECIAL else _kind(spec.attr, hint)
         if text := texts.get(spec.attr):
             kind["description"] = text
         default = defaults.get(spec.attr, MISSING)

@@ -27,7 +27,12 @@ from resilient_launch.policy.stagger import MAX_WRITERS
 
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
-    return Field(attr, lambda cursor: build(**read_fields(cursor, fields)), lambda value: write_fields(value, fields))
+    return Field(
+        attr,
+        lambda cursor: build(**read_fields(cursor, fields)),
+        lambda value: write_fields(value, fields),
+        section=fields,
+    )
 
 
 def _write_mb(num_mb: int) -> str:

@@ -172,6 +172,13 @@ def last_notice(paths: RunPaths, number: int) -> Cause | None:
     return Cause(causes[-1]) if causes else None
 
 
+def last_group_cause(paths: RunPaths, number: int, restart: int) -> Cause:
+    """Why a worker group of an attempt ended that was started again: what a node's agent knew of it, else a crash."""
+    files = paths.events.glob(f"a{number:04d}.n*.jsonl")
+    ends = [event for event in read_events(files) if event["kind"] == "group_end" and event["restart"] == restart]
+    return next((Cause(event["cause"]) for event in ends if "cause" in event), Cause.CRASH)
+
+
 def _load(path: Any) -> dict[str, Any] | None:
     try:
         record = json.loads(path.read_bytes())

@@ -96,18 +96,20 @@ class NodeFailures:
         error: str,
         blame: Cause | None,
         blame_why: str,
+        blame_rank: int | None,
     ) -> NodeReport:
         """The node's report, with what these failures add to it.
 
-        ``error`` is for a node where no rank failed; ``blame`` and ``blame_why`` are what its agent knows better.
+        ``error`` is for a node where no rank failed; ``blame``, its why and its rank are what the agent knows better.
         """
         first = self.first
+        first_rank = first.rank if first else None
         return NodeReport(
             node=self.node,
             finished=finished,
             end_step=end_step,
             saved_step=saved_step,
-            first_rank=first.rank if first else None,
+            first_rank=blame_rank if blame_rank is not None else first_rank,
             error=blame_why or (self.explain() if first else error),
             failed_at=first.at if first else None,
             may_be_machine=first is not None and cause_policy.may_be_machine(first),

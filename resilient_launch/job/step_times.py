@@ -91,8 +91,6 @@ class StepTimes:
 
     def _say(self, found: Sequence[Finding], window: int) -> None:
         said: list[tuple[str, tuple[int, ...]]] = [(finding.scope, finding.ranks) for finding in found]
-        if said == self._said:
-            return
         new = [finding for finding, key in zip(found, said, strict=True) if key not in self._said]
         self._said = said
         for finding in new:

@@ -33,6 +33,8 @@ GRACE_S = 60.0
 """How much longer than its own time limit a save may keep its turn."""
 BEGIN_TIMEOUT_S = 120.0
 """How long the ranks may take to agree on a step and to get there; ten steps, where those are longer."""
+HANG_S = 10.0
+"""How long a turn that was given back may take to be gone before its directory is taken to hang."""
 FAILURES_PER_1000_NODE_DAYS = 6.5
 """Of one large research cluster (Kokolis et al., 2024): what is believed of nodes that nothing else is known of."""
 log = logging.getLogger("rlaunch.agent")
@@ -95,7 +97,7 @@ class SharedTurns:
         self._stage = _Stage.IDLE
         self._turn: Turn | None = None
         self._restore: Turn | None = None
-        self._since = 0.0
+        self._now = self._since = self._released_at = 0.0
         self._due_at = 0.0
         self._write_began = 0.0
         self._write_s: float | None = None
@@ -111,6 +113,7 @@ class SharedTurns:
         self._restore = self._start_turn("restore", age_s=0.0, period_s=0.0)
 
     def may_ask(self, now: float, *, is_due: bool, age_s: float, period_s: float, pages: Sequence[Page]) -> bool:
+        self._now = now
         if self._restore is not None and all(page.resume_step >= 0 for page in pages):
             self._restore.release()
             self._restore = None
@@ -141,8 +144,9 @@ class SharedTurns:
             return False
         self._since, self._due_at, self._period_s = now, 0.0, stretched_s
         if self._turn is not None and self._turn.is_alive():
-            # The directory hangs, and the last turn's thread with it: no second one is sent after it.
-            return self._go(now, "without a turn: the group's directory does not answer") if is_due else False
+            # The directory hangs, it seems, and the last turn's thread with it: no second one is sent after it.
+            is_hanging = now - self._released_at > HANG_S
+            return is_due and is_hanging and self._go(now, "without a turn: the group's directory does not answer")
         self._turn = self._start_turn("save", age_s=age_s, period_s=stretched_s)
         self._stage = _Stage.WAITING
         return False
@@ -247,7 +251,7 @@ class SharedTurns:
             view: View | None = self._turn.view
             self._members = view.members if view is not None else self._members
             self._turn.release(member)
-        self._stage = _Stage.IDLE
+        self._stage, self._released_at = _Stage.IDLE, self._now
 
     # What the group as a whole wants.
 

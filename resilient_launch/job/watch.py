@@ -27,17 +27,19 @@ log = logging.getLogger("rlaunch.agent")
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Why a worker group ended, where the agent knows better than its exit codes say."""
+    """Why a worker group ended, where the agent knows better than its exit codes say. ``rank`` is the one to blame,
+    None where that is the first that failed."""
 
     cause: Cause
     why: str
+    rank: int | None = None
 
 
 class NodeWatch:
     """Lives as long as its node agent; ``diagnosis`` is about the newest worker group, None for a plain crash.
 
     Its methods are for the agent's main thread. ``tell`` may be called from any thread, with a message for that one:
-    ("event", (kind, fields)), ("hang", (restart, Blame)) or ("lost_nodes", indices).
+    ("event", (kind, fields)), ("hang", (restart, Blame)) or ("lost", why).
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class NodeWatch:
             callbacks=Callbacks(
                 emit=lambda kind, fields: self._tell("event", (kind, fields)),
                 on_hang=lambda blame: self._tell("hang", (restart, blame)),
-                on_lost_nodes=lambda nodes: self._tell("lost_nodes", nodes),
+                on_lost_nodes=lambda nodes: self._tell(
+                    "lost", f"no answer from {', '.join(self._allocation.nodes[node] for node in nodes)}"
+                ),
             ),
         )
         self._watchdog.start()
@@ -118,8 +122,9 @@ class NodeWatch:
 
     def blame_hang(self, blame: hang.Blame) -> None:
         """The newest worker group is being ended for a hang."""
-        stacks = self._log_dir / "*.stack.txt"
-        self.diagnosis = Diagnosis(cause=Cause.HANG, why=f"no progress: {blame.why}\nstacks of every rank: {stacks}")
+        log.error("hang: ending the worker group: %s", blame.why)
+        why = f"no progress: {blame.why}\nstacks of every rank: {self._log_dir}/*.stack.txt"
+        self.diagnosis = Diagnosis(cause=Cause.HANG, why=why, rank=blame.rank)
 
     def explain_exits(self, exits: Mapping[int, int]) -> dict[str, Any]:
         """The newest worker group ended with ``exits``; further fields for its event."""

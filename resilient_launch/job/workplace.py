@@ -23,7 +23,16 @@ from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, signals, stacks
-from resilient_launch.job.attempt import Attempt, AttemptRecord, claim, last_step, read_attempts, read_ends, record_end
+from resilient_launch.job.attempt import (
+    Attempt,
+    AttemptRecord,
+    claim,
+    last_group_cause,
+    last_step,
+    read_attempts,
+    read_ends,
+    record_end,
+)
 from resilient_launch.job.failures import checkpoint_names
 from resilient_launch.job.lives import read_lives
 from resilient_launch.job.page import Action, Outcome, Page, Reason
@@ -124,7 +133,9 @@ class Workplace:
         earlier = [ends[number] for number in sorted(ends) if number < self.attempt]
         here = last_step(self.paths, self.attempt) if self.restart else None
         steps = [end.end_step or 0 for end in earlier] + [here or 0]
-        last = Cause.CRASH if self.restart else Cause(earlier[-1].cause) if earlier else None
+        last = Cause(earlier[-1].cause) if earlier else None
+        if self.restart:
+            last = last_group_cause(self.paths, self.attempt, self.restart - 1)
         return History(last_step=max(steps), last_cause=last)
 
     def _passed_over(self) -> frozenset[str]:

@@ -37,6 +37,9 @@ def submit(plan: SubmitPlan, connection: Connection) -> str:
     paths = plan.paths
     _check_root(plan)
     made = _make_directory(paths)
+    if not made and not _lock_path(paths).exists():
+        # Not even a lock file goes into a directory that is somebody else's.
+        _check_is_run(paths)
     try:
         with locked(paths):
             if not made:
@@ -99,9 +102,13 @@ def _make_directory(paths: RunPaths) -> bool:
     return True
 
 
+def _lock_path(paths: RunPaths) -> Path:
+    return paths.directory / "submit.lock"
+
+
 def locked(paths: RunPaths) -> FileLock:
     """The lock of whoever submits the run, taken. Raises RefusedError when somebody has it, UsageError."""
-    lock = FileLock(paths.directory / "submit.lock", timeout=0)
+    lock = FileLock(_lock_path(paths), timeout=0)
     try:
         lock.acquire()
     except Timeout:
@@ -113,23 +120,28 @@ def locked(paths: RunPaths) -> FileLock:
     return lock
 
 
-def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
-    """Raise RefusedError unless the run is one that stopped."""
+def _check_is_run(paths: RunPaths) -> None:
     if not paths.run.exists():
         raise RefusedError(
             f"directory {str(paths.directory)!r}",
             why="exists and is not a run",
             hint="another name, or remove the directory",
         )
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(paths.verdict.read_bytes())["state"] == "finished":
-            raise RefusedError(
-                f"run {paths.name!r}",
-                why="is finished",
-                hint=f"rlaunch status {paths.name}, or another name",
-            )
+
+
+def _check_resubmission(paths: RunPaths, connection: Connection) -> None:
+    """Raise RefusedError unless the run is one that stopped."""
+    _check_is_run(paths)
+    verdict = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        verdict = json.loads(paths.verdict.read_bytes())["state"]
+    if verdict == "finished":
+        raise RefusedError(
+            f"run {paths.name!r}", why="is finished", hint=f"rlaunch status {paths.name}, or another name"
+        )
     for job_id, view in connection.scheduler.queue(read_run(paths).jobs).items():
-        if not view.is_over:
+        # With a verdict, all that a job does while it is COMPLETING is to leave.
+        if not view.is_over and not (verdict and view.state == "COMPLETING"):
             raise RefusedError(
                 f"run {paths.name!r}",
                 why=f"is live: job {job_id} is {view.state.lower()}",

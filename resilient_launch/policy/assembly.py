@@ -112,7 +112,7 @@ def _take_agents(told: AttemptTold, agents: Sequence[Told]) -> None:
 def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *, in_full: bool) -> None:
     best: Told | None = None
     locals_: list[tuple[int, Floats]] = []
-    marks: list[CheckpointMark] = []
+    marks: list[tuple[float, CheckpointMark]] = []
     for rank in ranks:
         if rank.first_s is None:
             continue
@@ -121,7 +121,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
             told.resumes.append(rank.resume)
         if rank.curves.points:
             told.curves.append(rank.curves)
-        marks += rank.checkpoints
+        marks += [(mark.at_s + rank.wall_s, mark) for mark in rank.checkpoints]
         if rank.local_s is not None and len(rank.steps):
             locals_.append((int(rank.steps[0]), rank.local_s.astype(np.float32)))
         if in_full and len(told.bands) < MAX_BANDS * MAX_RANKS_DRAWN:
@@ -141,7 +141,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
     told.has_local_times |= group.excess_s is not None
     told.groups.append(group)
     told.restarts.append(best.restart or 0)
-    told.checkpoints += _saved(told.number, marks, best.wall_s)
+    told.checkpoints += _saved(told.number, marks)
     if len(best.steps):
         told.first_step = int(best.steps[0]) if told.first_step is None else told.first_step
         told.last_step = max(told.last_step or 0, int(best.steps[-1]) + 1)
@@ -256,30 +256,25 @@ def _save(mark: CheckpointMark, end_s: float | None, best: Told, begin_s: float 
     )
 
 
-def _saved(attempt: int, marks: Sequence[CheckpointMark], wall_s: float) -> list[SavedCheckpoint]:
-    """One line a save, from what every rank says of it."""
+def _saved(attempt: int, marks: Sequence[tuple[float, CheckpointMark]]) -> list[SavedCheckpoint]:
+    """One line a save, from what every rank says of it; ``marks`` with the wall-clock times of their nodes."""
+    by_save: dict[tuple[int, str], list[tuple[float, CheckpointMark]]] = {}
+    for at_s, mark in marks:
+        by_save.setdefault((mark.step, mark.reason), []).append((at_s, mark))
     found: list[SavedCheckpoint] = []
-    by_step: dict[int, list[CheckpointMark]] = {}
-    for mark in marks:
-        by_step.setdefault(mark.step, []).append(mark)
-    for step, lines in sorted(by_step.items()):
-        ends = [line for line in lines if line.status != "begin"]
-        status = next(
-            (word for word in ("durable", "failed", "staged") if any(e.status == word for e in ends)), "begin"
-        )
-        blocking = [line.blocking_s for line in ends if line.blocking_s is not None]
-        sizes = [line.num_bytes for line in ends if line.num_bytes is not None]
-        drains = [line.drain_s for line in ends if line.drain_s is not None]
+    for (step, reason), lines in sorted(by_save.items()):
+        ends = [mark for _, mark in lines if mark.status != "begin"]
+        said = {mark.status for mark in ends}
         found.append(
             SavedCheckpoint(
                 attempt=attempt,
                 step=step,
-                reason=lines[0].reason,
-                status=status,
-                at_s=min(line.at_s for line in lines) + wall_s,
-                blocking_s=max(blocking, default=0.0),
-                num_bytes=max(sizes, default=None),
-                drain_s=max(drains, default=None),
+                reason=reason,
+                status=next((word for word in ("durable", "failed", "staged") if word in said), "begin"),
+                at_s=min(at_s for at_s, _ in lines),
+                blocking_s=max((mark.blocking_s for mark in ends if mark.blocking_s is not None), default=0.0),
+                num_bytes=max((mark.num_bytes for mark in ends if mark.num_bytes is not None), default=None),
+                drain_s=max((mark.drain_s for mark in ends if mark.drain_s is not None), default=None),
             )
         )
     return found
@@ -303,9 +298,12 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
     """Say when each group was over, how far it got by the agents' word, and whether it hung."""
     ends: dict[int, float] = {}
     reached: dict[int, int] = {}
+    hung: set[int] = set()
     for agent in sorted(agents, key=lambda each: each is leader):
         for record in agent.others:
             restart, step = record.get("restart"), record.get("step")
+            if record["kind"] == "hang" and record.get("status") == "confirmed" and isinstance(restart, int):
+                hung.add(restart)
             if record["kind"] == "group_end" and isinstance(restart, int):
                 ends[restart] = record["mono"] + agent.wall_s
                 reached[restart] = max(reached.get(restart, 0), step if isinstance(step, int) else 0)
@@ -324,5 +322,5 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
             group,
             end_s=group.end_s if end_s is None else max(end_s, group.end_s),
             reached=max(known),
-            has_hung=is_last and told.end_cause == Cause.HANG,
+            has_hung=restart in hung or (is_last and told.end_cause == Cause.HANG),
         )

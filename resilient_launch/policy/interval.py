@@ -76,7 +76,9 @@ def goodput(
         completed = (1.0 - notice) * work * math.exp(-whole) if whole < _LARGEST_EXPONENT else 0.0
         kept = (completed - notice * math.expm1(-work)) / -math.expm1(-whole)
     restarted = math.exp(-restart_s / mtbf_s)
-    return kept * restarted / (1.0 + notice * emergency_s / mtbf_s * restarted)
+    # Infinity times zero is no number: neither a hopeless restart nor a notice that never comes has a say.
+    saving = notice * (emergency_s / mtbf_s) * restarted if notice > 0 and restarted > 0 else 0.0
+    return kept * restarted / (1.0 + saving)
 
 
 def first_order_waste(interval_s: float, *, cost_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:

@@ -60,20 +60,26 @@ class Spent:
     unclaimed: Sequence[JobRow]
 
 
+def partner(job_id: str, claimed_at: float, rows: Sequence[JobRow]) -> JobRow | None:
+    """The run of the job during which an attempt was claimed (wall clock of its node); None where none fits."""
+    fitting = [
+        row
+        for row in rows
+        if row.job_id == job_id
+        and row.start_time is not None
+        and row.start_time <= claimed_at + CLOCK_SKEW_S
+        and (row.end_time is None or row.end_time >= claimed_at - CLOCK_SKEW_S)
+    ]
+    return max(fitting, key=lambda each: each.start_time or 0, default=None)
+
+
 def allocations(attempts: Sequence[Attempt], rows: Mapping[str, Sequence[JobRow]]) -> Spent:
     """Find the allocation of each attempt: the one of its job during which it was claimed."""
     found: dict[int, Allocation] = {}
     left = [row for of_job in rows.values() for row in of_job if row.start_time is not None]
     for attempt in attempts:
-        fitting = [
-            row
-            for row in left
-            if row.job_id == attempt.job_id
-            and (row.start_time or 0) <= attempt.claimed_at + CLOCK_SKEW_S
-            and (row.end_time is None or row.end_time >= attempt.claimed_at - CLOCK_SKEW_S)
-        ]
-        if fitting:
-            row = max(fitting, key=lambda each: each.start_time or 0)
+        row = partner(attempt.job_id, attempt.claimed_at, left)
+        if row is not None:
             left.remove(row)
             found[attempt.number] = Allocation.of(row)
     unclaimed = [row for row in left if row.nodes and (row.end_time is None or row.end_time > (row.start_time or 0))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,15 @@ from resilient_launch.core.events import read_events
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import Attempt, AttemptRecord, read_attempts, read_ends
 
+_LATEST_WINDOWS = 6
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
     """One attempt. Steps are counts of completed ones, None where there were none yet; ``cause`` is None while it runs.
 
     ``rework_steps`` are those it computed again; ``torchelastic_restart_count`` the worker-group restarts inside it.
+    ``claimed_at`` is wall clock, ``step_s`` the duration of its latest steps.
     """
 
     number: int
@@ -32,6 +35,8 @@ class AttemptRow:
     nodes: tuple[str, ...]
     phase: str
     why: str
+    claimed_at: float = 0.0
+    step_s: float | None = None
 
 
 def attempt_rows(paths: RunPaths) -> list[AttemptRow]:
@@ -59,7 +64,16 @@ def _row(paths: RunPaths, attempt: Attempt, end: AttemptRecord | None) -> Attemp
         nodes=attempt.nodes,
         phase=phases[-1] if phases else "init",
         why=end.why if end else "",
+        claimed_at=attempt.claimed_at,
+        step_s=_step_s([event for event in events if event["kind"] == "window"][-_LATEST_WINDOWS:]),
     )
+
+
+def _step_s(windows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds a step of the latest windows took, saves among them included."""
+    ends = [float(window["mono0"]) + float(window["end_s"][-1]) for window in windows if window["end_s"]]
+    count = sum(len(window["end_s"]) for window in windows[1:])
+    return (ends[-1] - ends[0]) / count if count and ends[-1] > ends[0] else None
 
 
 def rank_events(paths: RunPaths, attempt: int) -> Iterable[dict[str, Any]]:

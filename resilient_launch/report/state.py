@@ -14,8 +14,10 @@ from resilient_launch.core.causes import RunState
 from resilient_launch.core.errors import UnreachableError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.report.attempts import AttemptRow, attempt_rows
+from resilient_launch.report.queue import Answer
 
 SCHEMA = 1
+CLOCK_SKEW_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class RunStatus:
     """A run at one moment. ``reason`` is in words; ``job_state`` is Slurm's, empty where Slurm was not reached.
 
     ``step`` counts completed steps, ``checkpoint_step`` those in the newest checkpoint, ``checkpoint_age_s`` its age.
+    ``steps_per_s`` is known while it runs, ``starts_at`` (wall clock) where Slurm has an estimate for a queued job.
     """
 
     name: str
@@ -35,6 +38,8 @@ class RunStatus:
     checkpoint_age_s: float | None
     error: str
     attempts: tuple[AttemptRow, ...]
+    steps_per_s: float | None = None
+    starts_at: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The status as ``rlaunch status --json`` prints it."""
@@ -42,23 +47,32 @@ class RunStatus:
 
 
 def read_verdict(paths: RunPaths) -> dict[str, Any] | None:
-    """The run's verdict; None while there is none."""
-    with contextlib.suppress(OSError, ValueError):
+    """The run's verdict; None while there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         verdict = json.loads(paths.verdict.read_bytes())
-        if isinstance(verdict, dict):
-            return verdict
+        return {"why": "", "error": "", **verdict, "state": RunState(verdict["state"])}
     return None
 
 
-def run_status(paths: RunPaths, scheduler: Scheduler, job_id: str) -> RunStatus:
-    """How the run stands whose newest job is ``job_id``. A scheduler that is out of reach leaves the files' word."""
+def run_status(paths: RunPaths, source: Scheduler | Answer | None, job_id: str) -> RunStatus:
+    """How the run stands whose newest job is ``job_id``, by its files and by ``source``.
+
+    That is a scheduler to ask, or what one answered for several runs at once. One that is out of reach, or None,
+    leaves the files' word.
+    """
     verdict = read_verdict(paths)
     view, unreachable = None, ""
     if verdict is None and job_id:
-        try:
-            view = scheduler.show(job_id)
-        except UnreachableError as error:
-            unreachable = error.what
+        if isinstance(source, Answer):
+            view, unreachable = (
+                source.views.get(job_id),
+                "no answer" if source.silence and job_id not in source.views else "",
+            )
+        elif source is not None:
+            try:
+                view = source.show(job_id)
+            except UnreachableError as error:
+                unreachable = error.what
         # The verdict may have been written while Slurm was asked.
         verdict = read_verdict(paths)
     rows = attempt_rows(paths)
@@ -79,6 +93,8 @@ def run_status(paths: RunPaths, scheduler: Scheduler, job_id: str) -> RunStatus:
         checkpoint_age_s=age_s,
         error=str(verdict.get("error", "")) if verdict else "",
         attempts=tuple(rows),
+        steps_per_s=1 / rows[-1].step_s if state is RunState.RUNNING and rows and rows[-1].step_s else None,
+        starts_at=view.start_time if view is not None and view.state == "PENDING" else None,
     )
 
 
@@ -97,12 +113,19 @@ def _judge(
         return RunState.FAILED, f"the job is {word}, and left no verdict"
     if view.state == "PENDING":
         return RunState.QUEUED, view.reason or "waiting"
+    is_current = last is not None and _is_of(last, view)
     if view.state == "COMPLETING" or (last is not None and last.cause is not None):
-        running = view.state == "RUNNING" and last is not None and last.slurm_restart_count != (view.restart_count or 0)
-        if running:
+        if view.state == "RUNNING" and last is not None and not is_current:
             return RunState.STARTING, "nodes are allocated"
         return RunState.INTERRUPTED, last.why if last else ""
-    return _of_attempt(last if last and last.slurm_restart_count == (view.restart_count or 0) else None), ""
+    return _of_attempt(last if is_current else None), ""
+
+
+def _is_of(row: AttemptRow, view: JobView) -> bool:
+    """Whether the attempt belongs to the job's present run; a view of many jobs knows no restart count."""
+    if view.restart_count is not None:
+        return row.slurm_restart_count == view.restart_count
+    return view.start_time is None or row.claimed_at > view.start_time - CLOCK_SKEW_S
 
 
 def _of_attempt(row: AttemptRow | None) -> RunState:

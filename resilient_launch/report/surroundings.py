@@ -61,7 +61,7 @@ def slurm_answer(*arguments: str, timeout_s: float = QUICK_TIMEOUT_S) -> str:
 
 def slurm_settings() -> dict[str, str]:
     """The controller's settings by name. Raises UnreachableError."""
-    settings = {}
+    settings: dict[str, str] = {}
     for line in slurm_answer("scontrol", "show", "config").splitlines():
         key, separator, value = line.partition("=")
         if separator:

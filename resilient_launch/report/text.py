@@ -128,7 +128,11 @@ def _lines(report: RunReport, style: Style) -> Iterator[str]:
             yield from _wrapped(f"{number}. {note.what}", "   ")
             if note.line:
                 yield "   " + style.paint(note.line, "36")
-    yield from _caveats(report)
+    said = caveats(report)
+    if said:
+        yield ""
+    for each in said:
+        yield from _wrapped(f"note: {each}", "  ")
 
 
 def _headline(report: RunReport, style: Style) -> Iterator[str]:
@@ -237,7 +241,8 @@ def _checkpoints(report: RunReport) -> Iterator[str]:
         yield "  " + ", ".join(details)
 
 
-def _caveats(report: RunReport) -> Iterator[str]:
+def caveats(report: RunReport) -> list[str]:
+    """What qualifies the figures: damage, disagreement, what was not there."""
     damage = report.damage
     found = list(report.warnings)
     found += [f"attempt {each.number}: {each.disagreement}" for each in report.attempts if each.disagreement]
@@ -256,10 +261,7 @@ def _caveats(report: RunReport) -> Iterator[str]:
         found.append(f"{_count(damage.newer_schema, 'event')} of another schema version")
     if damage.unreadable:
         found.append(f"{_count(len(damage.unreadable), 'unreadable file')}: {'; '.join(damage.unreadable[:3])}")
-    if found:
-        yield ""
-    for each in found:
-        yield from _wrapped(f"note: {each}", "  ")
+    return found
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -147,8 +147,8 @@ def test_a_cancelled_run_saves_stays_away_and_goes_on_when_submitted_again(
     bench.wait("run", expect=103)
     (row,) = bench.status("run")["attempts"]
     assert (row["cause"], bench.status("run")["checkpoint_step"]) == ("cancelled", row["end_step"])
-    view = bench.slurm.show(first)
-    assert view is not None and (view.state, view.restart_count) == ("CANCELLED", 0)
+    view = wait_for(lambda: (seen := bench.slurm.show(first)) and seen.is_over and seen)
+    assert (view.state, view.restart_count) == ("CANCELLED", 0)
     again = bench.rlaunch("cancel", "run")
     assert again.returncode == 0 and "over already" in again.stdout
 

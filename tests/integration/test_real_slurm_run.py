@@ -12,7 +12,7 @@ from integration_bench import MAIN, RunBench, newest_digest, wait_for
 from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.report.attempts import attempt_rows
 
-STEPS = 500
+STEPS = 240
 # Two attempts as slow as it takes to be interrupted, then as fast as it goes.
 PACED = """
 import os, time
@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from resilient_launch.examples import quickstart
 
 if int(os.environ["RLAUNCH_ATTEMPT"]) < int(os.environ["SLOW_ATTEMPTS"]):
-    register_optimizer_step_post_hook(lambda *_: time.sleep(0.2))
+    register_optimizer_step_post_hook(lambda *_: time.sleep(0.3))
 quickstart.main()
 """
 
@@ -52,9 +52,11 @@ def test_a_real_preemption_and_a_real_time_limit_change_nothing(
         followed.kill()
         slurm.cancel(job_id)
     rows = attempt_rows(paths)
-    assert [row.cause for row in rows] == ["preempted", "time_limit", "finished"]
-    assert [row.rework_steps for row in rows] == [0, 0, 0]
-    assert [row.resume_step for row in rows] == [0, rows[0].end_step, rows[1].end_step]
+    # Slurm signals up to a minute early: on a slow machine the last stretch may meet a second time limit.
+    causes = [row.cause for row in rows]
+    assert causes == ["preempted", *["time_limit"] * (len(rows) - 2), "finished"] and len(rows) > 2
+    assert not any(row.rework_steps for row in rows)
+    assert [row.resume_step for row in rows] == [0, *[row.end_step for row in rows[:-1]]]
     assert {row.job_id for row in rows} == {job_id}
     bench.wait("whole")
     assert newest_digest(paths.checkpoints) == bench.digest("whole")

@@ -26,6 +26,24 @@ def test_cause_of_reports(finished: list[bool], missing: int, notice: Cause | No
 
 
 @pytest.mark.parametrize(
+    ("finished", "missing", "notice", "blamed", "cause"),
+    [
+        ([False, False], 0, None, [Cause.HANG], Cause.HANG),
+        ([False, False], 0, None, [Cause.HANG, Cause.OUT_OF_MEMORY], Cause.OUT_OF_MEMORY),
+        # The others hang, or fail, because one node is not fit.
+        ([False, False], 0, None, [Cause.HANG, Cause.NODE_FAILURE], Cause.NODE_FAILURE),
+        ([False], 1, None, [Cause.HANG], Cause.NODE_FAILURE),
+        ([False, False], 0, Cause.PREEMPTED, [Cause.HANG], Cause.PREEMPTED),
+        ([True, True], 0, None, [Cause.HANG], Cause.FINISHED),
+    ],
+)
+def test_what_the_agents_know_comes_before_a_crash(
+    finished: list[bool], missing: int, notice: Cause | None, blamed: list[Cause], cause: Cause
+) -> None:
+    assert of_reports(finished=finished, num_missing=missing, notice=notice, blamed=blamed) is cause
+
+
+@pytest.mark.parametrize(
     ("state", "notice", "cause"),
     [
         ("PREEMPTED", None, Cause.PREEMPTED),

@@ -64,7 +64,7 @@ def test_every_label_of_an_undamaged_run(tmp_path: Path) -> None:
     assert [each.rework_steps for each in report.attempts] == [0, 100, 0, 170]
     assert made.rework_steps == 270
     assert report.has_local_times
-    assert report.checkpoints.num_durable == 10
+    assert report.checkpoints.num_durable == 11
     assert report.checkpoints.num_emergency == 1
     assert report.checkpoints.blocking_mean_s == pytest.approx(30.0)
     assert report.checkpoints.bandwidth == pytest.approx((4 << 30) / 30.0)

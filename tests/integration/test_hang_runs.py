@@ -58,6 +58,7 @@ def test_a_stopped_worker_is_found_and_the_group_is_started_again(bench: RunBenc
     assert confirmed["t"] <= min(event["t"] for event in ends if event["restart"] == 0)
     rows = bench.status("run")["attempts"]
     assert [row["cause"] for row in rows] == ["finished"]
+    assert [event["last_cause"] for event in bench.events("run", "resume")] == [None, "hang"]
     assert bench.digest("run") == reference(2)
 
 
@@ -90,7 +91,7 @@ def test_a_rank_that_waits_by_itself_is_named_and_a_hang_has_a_budget_of_its_own
     assert [row["cause"] for row in rows] == ["hang", "finished"]
     assert rows[1]["resume_step"] == 60
     end = json.loads(bench.paths("run").attempt_end(0).read_text())
-    assert "rank 1 on n1" in end["error"] and "stack.txt" in end["error"]
+    assert end["first_rank"] == 1 and "rank 1 on n1" in end["error"] and "stack.txt" in end["error"]
     assert bench.digest("run") == reference(2)
 
 

@@ -1,0 +1,75 @@
+"""What a step loop leaves on its page for the watchdog: phases, and the largest gap of each."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from resilient_launch.checkpoint.train_state import TrainState
+from resilient_launch.config.schema import CheckpointConfig, Every
+from resilient_launch.job.page import Page, Phase
+from resilient_launch.job.run import Run
+from resilient_launch.job.workplace import Workplace
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    return Page.create(tmp_path / "page")
+
+
+@pytest.fixture
+def run(tmp_path: Path, page: Page) -> Run:
+    for name in ("events", "checkpoints"):
+        (tmp_path / name).mkdir()
+    return Run(Workplace(tmp_path, page, CheckpointConfig(every=Every(steps=1000))))
+
+
+def gap_s(page: Page, phase: Phase) -> float:
+    return page.floats[Page.largest_gap_s[phase]]
+
+
+def wait(seconds: float) -> None:
+    """What is tested is that time passed."""
+    time.sleep(seconds)
+
+
+def test_a_loop_of_ones_own_goes_through_the_phases(run: Run, page: Page) -> None:
+    state = TrainState(model=torch.nn.Linear(1, 1))
+    assert page.phase == Phase.INIT and page.pid > 0
+    seen = []
+    for pause_s in (0.0, 0.05, 0.02, 0.0):
+        run.boundary(state)
+        seen.append(Phase(page.phase))
+        wait(pause_s)
+        state.advance()
+    assert seen == [Phase.FIRST_STEP, Phase.STEP, Phase.STEP, Phase.STEP]
+    assert gap_s(page, Phase.STEP) >= 0.05 > gap_s(page, Phase.FIRST_STEP) > 0.0
+
+
+def test_each_phase_keeps_its_own_largest_gap(run: Run, page: Page) -> None:
+    state = TrainState(model=torch.nn.Linear(1, 1))
+    for _ in range(3):
+        run.boundary(state)
+        state.advance()
+    with run.phase():
+        assert page.phase == Phase.EVAL
+        wait(0.03)
+        run.heartbeat()
+        wait(0.06)
+        run.stop_requested()
+        wait(0.03)
+    assert page.phase == Phase.STEP
+    assert 0.06 <= gap_s(page, Phase.EVAL) < 0.09
+    assert gap_s(page, Phase.STEP) < 0.03 and gap_s(page, Phase.SAVE) == 0.0
+
+
+def test_a_save_is_no_part_of_its_step(run: Run, page: Page) -> None:
+    state = TrainState(model=torch.nn.Linear(1, 1))
+    with run:
+        for step in run.steps(state, until=4):
+            if step == 2:
+                run.checkpoint(state)
+        assert page.phase == Phase.STEP
+    assert gap_s(page, Phase.SAVE) > gap_s(page, Phase.STEP) > 0.0
+    assert page.phase == Phase.LEAVE
