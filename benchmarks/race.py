@@ -203,6 +203,10 @@ class Slurm:
         start = int(self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%S").strip())
         self.run("scontrol", "update", f"JobId={job_id}", f"TimeLimit={int((time.time() - start + LIMIT_S) // 60) + 1}")
 
+    def unlimit(self, job_id: str) -> None:
+        """Give a job that waits its whole time limit back."""
+        self.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=60")
+
 
 def race(style: Style, slurm: Slurm, result: Result, *, say: Callable[[str], None]) -> None:
     """Run one style through every fault to its end, and write down in ``result`` what became of each.
@@ -253,12 +257,16 @@ def _until(
     """Wait, being the human who submits a dead job again; returns the job, and when it had no nodes."""
     absences: list[tuple[float, float]] = []
     away_since: float | None = None
+    is_slow = True
     patience = time.monotonic() + PATIENCE_S
     num_steps = len(style.steps())
     while not condition():
         state = slurm.state(job)
-        if state != "RUNNING":
+        if state not in ("RUNNING", "COMPLETING") and is_slow:
+            # Struck: back to speed, and a limit that was pulled in must not strike again.
             style.pace(style.size.step_s)
+            slurm.unlimit(job)
+            is_slow = False
         if state == "RUNNING" and away_since is not None:
             absences.append((away_since, time.time()))
             away_since = None
