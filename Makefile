@@ -52,7 +52,7 @@ stagger-storm: install
 	$(BIN)/python -m tests.faults.side_by_side
 
 bench: install
-	@for name in startup step_loop crash stagger; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+	@for name in startup step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -41,8 +41,8 @@ PATIENCE_S = 420.0
 """No new step for so long: the style is given up."""
 LIMIT_S = 15.0
 """How much is left at least when the time limit is pulled in; Slurm counts it in whole minutes of the job's run."""
-LIMIT_PATIENCE_S = 130.0
-"""By then a limit has struck: a minute's rounding, Slurm's scan, and KillWait."""
+STRIKE_PATIENCE_S = 130.0
+"""By then a fault has struck: a minute's rounding of a limit, Slurm's scan, and KillWait."""
 POLL_S = 0.1
 TORCHRUN_SCRIPT = """\
 #!/bin/bash
@@ -235,11 +235,13 @@ def _is_done(style: Style) -> bool:
 
 
 def _strike(fault: str, style: Style, slurm: Slurm, job: str) -> None:
+    if fault != "crash":
+        # A style that takes no notice trains on until it is killed, and must not be done before.
+        left = style.size.steps - max((step for step, _ in style.steps()), default=0)
+        style.pace(max(STRIKE_PATIENCE_S / max(left, 1), style.size.step_s))
     if fault == "preemption":
         slurm.preempt()
     elif fault == "time limit":
-        # The job must not be done before the limit strikes: slower, until it has.
-        style.pace(LIMIT_PATIENCE_S / (style.size.steps / 3))
         slurm.limit(job)
     else:
         os.kill(int((style.directory / "pid.1").read_text()), signal.SIGKILL)

@@ -51,7 +51,7 @@ def write_run(root: Path, num_steps: int, num_ranks: int) -> RunPaths:
         for rank in range(num_ranks):
             with (paths.events / f"a{number:04d}.r0.w{rank:05d}.jsonl").open("w") as file:
                 _write_rank(file, number, rank, now_s, first, per_file)
-        line = {"v": 1, "kind": "attempt", "t": now_s, "mono": now_s, "attempt": number, "restart": 0, "node": 0}
+        line = {"v": 1, "kind": "attempt", "t": now_s, "mono": now_s - 1e9, "attempt": number, "restart": 0, "node": 0}
         line |= {"job_id": "1", "slurm_restart_count": number, "nodes": ["n0"]}
         (paths.events / f"a{number:04d}.n0000.jsonl").write_text(json.dumps(line) + "\n")
         first += per_file * 9 // 10
@@ -93,12 +93,14 @@ def measure_reading(num_steps: int, num_ranks: int) -> dict[str, Any]:
 
 def read(directory: Path) -> dict[str, Any]:
     """Account for the run in ``directory`` and say what it took."""
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     facts = RunFacts(paths=RunPaths(directory), created_at=None, rows={}, is_live=False, now=0.0)
     report = run_report(facts)
     seconds = time.perf_counter() - began
+    assert report.goodput is not None and report.goodput > 0
     return {
         "seconds": round(seconds, 3),
+        "cpu_seconds": round(time.process_time() - began_cpu, 3),
         "events_per_s": round(report.damage.num_events / seconds),
         "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "goodput": report.goodput,

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,22 +24,22 @@ from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, ending
-from resilient_launch.job.agreement import Leader, Participant, SaveRequest
+from resilient_launch.job.agreement import SaveRequest
 from resilient_launch.job.attempt import Attempt
-from resilient_launch.job.auto_interval import save_clock
 from resilient_launch.job.context import Allocation, own_address_towards
 from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures, NodeReport
+from resilient_launch.job.gang import Gang
 from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
-from resilient_launch.job.turns import turns_for
+from resilient_launch.job.saves import DueSaves
 from resilient_launch.job.watch import NodeWatch
 from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    from torch.distributed import TCPStore
 
 TICK_S = 0.2
 RETRY_AGREEMENT_S = 3.0
@@ -73,18 +72,11 @@ class NodeAgent:
         classify: ending.Classifier,
         publisher: Publisher,
     ) -> None:
-        from torch.distributed import PrefixStore, TCPStore
-
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
         self._inbox, self._classify, self._publisher = inbox, classify, publisher
 
-        def connect() -> Store:
-            # One connection a thread: a blocking wait on a shared one would hold up everybody else on it.
-            client = TCPStore(address, attempt.port, is_master=False, wait_for_workers=False)
-            return PrefixStore("rlaunch", client)
-
-        self._connect = connect
-        self.store = connect()
+        self._gang = Gang(address, attempt.port, allocation, tell=self._tell)
+        self.store = self._gang.connect()
         """The agents' store, over a connection of the main thread's own."""
         self._events = EventWriter(
             paths.events / f"a{attempt.number:04d}.n{allocation.node_index:04d}.jsonl",
@@ -92,15 +84,11 @@ class NodeAgent:
             restart=0,
             node=allocation.node_index,
         )
-        self._clock = save_clock(config, paths, attempt, allocation, partial(self._events.emit, flush=True))
-        self._turns = turns_for(config, paths, allocation, self._events)
+        self._saves = DueSaves(config, paths, attempt, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
         self._pages: list[Page] = []
         self._reached = -1
-        self._agreement_store: Store | None = None
-        self._group_began = time.monotonic()
         self._asked_at = float("-inf")
-        self._asked_save_at = float("-inf")
         self.notice: Notice | None = None
         """The notice that stands."""
         self._num_unexplained = 0
@@ -158,7 +146,7 @@ class NodeAgent:
             )
             threading.Thread(target=self._read_forwarded, name="rlaunch-forwarded", daemon=True).start()
             ControlWatch(self._paths, self._attempt.number, lambda request: self._tell("control", request)).start()
-        unfit = self._watch.check_node(self._connect, self._paths.directory)
+        unfit = self._watch.check_node(self._gang.connect, self._paths.directory)
         result = self._force(unfit) if unfit else None
         if result is None:
             threading.Thread(target=self._run_elastic, name="rlaunch-elastic", daemon=True).start()
@@ -170,9 +158,9 @@ class NodeAgent:
                     result = self._tick()
         finally:
             self._watch.end_group()
-            self._end_agreement()
+            self._gang.end_group()
             self._elastic.kill_workers()
-            self._turns.close()
+            self._saves.close()
         return self._report(result)
 
     def settled_notice(self) -> Notice | None:
@@ -271,7 +259,7 @@ class NodeAgent:
 
     def _read_forwarded(self) -> None:
         """On the first node: signals that reached other nodes only."""
-        store, number = self._connect(), 1
+        store, number = self._gang.connect(), 1
         with contextlib.suppress(ConnectionError):
             while True:
                 message = agreement.wait(store, f"signal/{number}")
@@ -311,18 +299,11 @@ class NodeAgent:
 
     def _ask_to_stop(self) -> None:
         notice = self.notice
-        if notice is None or self._stop_agreed or self._agreement_store is None:
-            return
-        self._asked_at = time.monotonic()
-        self._ask(SaveRequest(action=Action.SAVE_AND_STOP, reason=Reason.NOTICE, deadline=notice.deadline or 0.0))
-
-    def _ask(self, wish: SaveRequest) -> None:
-        if self._agreement_store is None:
-            return
-        try:
-            agreement.request(self._agreement_store, wish)
-        except ConnectionError:
-            self._tell("lost")
+        if notice is not None and not self._stop_agreed:
+            deadline = notice.deadline or 0.0
+            wish = SaveRequest(action=Action.SAVE_AND_STOP, reason=Reason.NOTICE, deadline=deadline)
+            if self._gang.ask(wish):
+                self._asked_at = time.monotonic()
 
     def _on_stop_agreed(self, step: int | None) -> None:
         self._stop_agreed = True
@@ -342,34 +323,17 @@ class NodeAgent:
         self._tell("group", (restart, ranks, pages))
 
     def _on_group_started(self, restart: int, ranks: Sequence[int], pages: list[Page]) -> None:
-        self._end_agreement()
         self._reached = max([self._reached, *(page.step for page in self._pages)])
         self._pages = pages
-        self._group_began = time.monotonic()
         self._events.identify(restart=restart)
-        self._agreement_store = self._group_store()
-        Participant(
-            self._group_store(),
-            index=self._allocation.node_index,
-            pages=pages,
-            on_stop=lambda step: self._tell("stop", step),
-            on_event=self._on_agreement,
-            on_lost=lambda: self._tell("lost"),
-        ).start()
+        self._gang.begin_group(restart, pages)
         if self._allocation.is_first:
-            self._clock.group_started()
-            self._turns.group_started(pages)
-            Leader(self._group_store(), num_participants=self._allocation.num_nodes, pages=pages).start()
-        self._watch.begin_group(self._group_store(), restart, ranks, pages)
+            self._saves.group_started(pages)
+        self._watch.begin_group(self._gang.connect_group(), restart, ranks, pages)
         if self.notice is not None:
             for page in pages:
                 page.set_notice(self.notice)
             self._ask_to_stop()
-
-    def _on_agreement(self, status: str, number: int, step: int, reason: str) -> None:
-        self._events.emit("agreement", flush=True, status=status, round=number, step=step, reason=reason)
-        if (status, reason) == ("final", Reason.REQUEST.name.lower()) and self._allocation.is_first:
-            self._tell("agreed", step)
 
     def _on_group_failed(self, restart: int, exits: Mapping[int, int]) -> None:
         """In the elastic agent's thread, before it starts another group: is there any use in one?"""
@@ -392,17 +356,6 @@ class NodeAgent:
         with contextlib.suppress(RuntimeError):
             self.store.set("abort", why)
 
-    def _group_store(self) -> Store:
-        """A connection of its own into the newest group's key space."""
-        from torch.distributed import PrefixStore
-
-        return PrefixStore(f"group/{self._elastic.restart}", self._connect())
-
-    def _end_agreement(self) -> None:
-        if self._agreement_store is not None:
-            agreement.finish(self._agreement_store)
-        self._agreement_store = None
-
     # What the clock asks for.
 
     def _tick(self) -> GroupResult | None:
@@ -413,14 +366,10 @@ class NodeAgent:
                 return self._force("the deadline came before every rank had left")
             if not self._stop_agreed and now - self._asked_at > RETRY_AGREEMENT_S:
                 self._ask_to_stop()
-        elif self._allocation.is_first and self._may_ask(now):
-            self._asked_save_at = now
-            by_steps = self._config.checkpoint.every.steps is not None
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.STEPS if by_steps else Reason.TIME))
-        if self._allocation.is_first and self._pages:
-            self._publish(now)
+        elif self._allocation.is_first and (wish := self._saves.next_wish(now, self._pages)):
+            self._gang.ask(wish)
         if notice is None and self._asked_saves.is_due(now):
-            self._ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
+            self._gang.ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
             self._abort_seen_at = self._abort_seen_at or now
             # Ranks that had not begun may be failing by themselves just now, and what of is worth knowing.
@@ -432,15 +381,6 @@ class NodeAgent:
         newest = max(self._pages, key=lambda page: page.saved_mono)
         saved_at = time.time() - (now - newest.saved_mono) if newest.saved_mono else self._attempt.claimed_at
         self._publisher.offer(step=max(newest.saved_step, 0), saved_at=saved_at)
-
-    def _may_ask(self, now: float) -> bool:
-        pages = self._pages
-        if not pages or min(page.step for page in pages) < 0:
-            return False
-        last = max(self._group_began, self._asked_save_at, *(page.saved_mono for page in pages))
-        is_due = self._clock.is_due(now, last, pages)
-        period_s = self._clock.period_s(pages)
-        return self._turns.may_ask(now, is_due=is_due, age_s=now - last, period_s=period_s, pages=pages)
 
     def _force(self, why: str) -> GroupResult:
         """End the workers now, on every node."""

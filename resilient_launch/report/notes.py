@@ -15,6 +15,9 @@ MAX_NOTES = 3
 WORTH_SAYING = 0.005
 """Share of the allocation below which a change is not worth a line."""
 
+STRAGGLER_WORTH_SAYING = 0.02
+"""Some rank is always the slowest: less than this is the spread of equal machines."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
@@ -100,17 +103,30 @@ def _restart(report: RunReport) -> list[Note]:
 
 
 def _hang(report: RunReport) -> list[Note]:
+    hangs_s = [each.seconds[Label.HANG] for each in report.attempts if each.seconds[Label.HANG] > 0]
+    if not hangs_s:
+        return []
     lost = share(report, Label.HANG)
-    count = sum(each.seconds[Label.HANG] > 0 for each in report.attempts)
-    what = f"waiting without progress for the end took {lost:.1%} of the time, in attempts: {count}"
-    nodes = _worst_nodes(report)
-    return [Note(saves=lost, what=what, line=f"sbatch: {{exclude: {nodes}}}" if nodes else "")] if count else []
+    what = f"waiting without progress for the end took {lost:.1%} of the time, in attempts: {len(hangs_s)}"
+    return [Note(saves=lost, what=what, line=_hang_line(report, max(hangs_s)))]
+
+
+def _hang_line(report: RunReport, longest_s: float) -> str:
+    if nodes := _worst_nodes(report):
+        return f"sbatch: {{exclude: {nodes}}}"
+    if report.config is None:
+        return ""
+    hang = report.config.hang
+    if not hang.enabled:
+        return "hang: {enabled: true}"
+    shorter_s = max(hang.ceiling_s / 2, hang.floor_s)
+    return f"hang: {{ceiling: {format_duration(shorter_s)}}}" if longest_s > shorter_s else ""
 
 
 def _straggler(report: RunReport) -> list[Note]:
     lost = share(report, Label.STRAGGLER)
     what = f"the slowest rank kept the others waiting for {lost:.1%} of the time"
-    return [Note(saves=lost, what=what, line="")] if lost else []
+    return [Note(saves=lost, what=what, line="")] if lost >= STRAGGLER_WORTH_SAYING else []
 
 
 def _worst_nodes(report: RunReport) -> str:

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 from resilient_launch.core.errors import RefusedError
-from resilient_launch.core.probe import LockKind
 from resilient_launch.policy import stagger
 from resilient_launch.stagger.group import Entry, Group
 
@@ -24,7 +23,7 @@ def group_status(directory: Path, *, writers: int | None = None) -> dict[str, An
 
     Times are the file server's where something can be written there, else this machine's.
     """
-    group = Group(directory, writers=writers, lock=LockKind.NONE)
+    group = Group(directory, writers=writers)
     try:
         mode = directory.stat().st_mode
         try:
@@ -51,6 +50,7 @@ def group_status(directory: Path, *, writers: int | None = None) -> dict[str, An
             }
             for position, entry in enumerate(view.waiters)
         ],
+        "lock": group.known_lock(),
         "members": len(view.members),
         "mean_turn_s": round(view.hold_s, 1),
         "bytes_per_s": round(median(rates)) if rates else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import filelock
 
-from resilient_launch.core.probe import LockKind
+from resilient_launch.core.probe import LockKind, MountReport, probe
 from resilient_launch.policy import stagger
 from resilient_launch.policy.stagger import WriteSample
 from resilient_launch.stagger import tickets
@@ -31,6 +32,7 @@ MEMBER_AGE_S = 7 * 86400.0
 MUTEX_TIMEOUT_S = 1.0
 LITTER_AGE_S = 3600.0
 _TEMPORARY = (".new-", ".time-")
+_MOUNT = ".mount.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +81,16 @@ class Group:
     num_listings = 0
     """How often the directory was listed."""
 
-    def __init__(self, directory: Path, *, writers: int | None = None, lock: LockKind = LockKind.FLOCK) -> None:
-        self.directory, self._writers = directory, writers
+    def __init__(self, directory: Path, *, writers: int | None = None, lock: LockKind | None = None) -> None:
+        """``lock`` None uses the kind that a probe of the mount found right; the first to need it probes."""
+        self.directory, self._writers, self._lock = directory, writers, lock
         self._mutex: filelock.BaseFileLock | None = None
-        if lock is not LockKind.NONE:
-            kind = filelock.FileLock if lock is LockKind.FLOCK else filelock.SoftFileLock
-            self._mutex = kind(directory / ".mutex", timeout=MUTEX_TIMEOUT_S, mode=0o666)
         self._tickets: dict[tuple[str, int], Ticket | None] = {}
         self._members: dict[tuple[str, int, int], Member | None] = {}
 
     @property
     def uses_mutex(self) -> bool:
-        return self._mutex is not None
+        return self._lock is not LockKind.NONE
 
     def prepare(self) -> None:
         """Make the directory if it is missing: writable for the group, and sticky, so that files stay their owners'."""
@@ -184,14 +184,37 @@ class Group:
         """Say what this run is and how its writes go."""
         self.put(tickets.member_name(member.run), lambda now: tickets.encode_member(member))
 
+    def note_mount(self, report: MountReport) -> None:
+        """Leave what a probe of the mount found to everybody in the group."""
+        record = json.dumps({"v": tickets.VERSION, **report.as_json()}).encode()
+        self.put(_MOUNT, lambda now: record)
+
+    def known_lock(self) -> LockKind | None:
+        """The kind of lock that the newest probe found right; None when nobody has probed."""
+        found = tickets.read_record(self.directory / _MOUNT)
+        return next((kind for kind in LockKind if found is not None and found[1].get("lock") == kind), None)
+
+    def _make_mutex(self) -> filelock.BaseFileLock | None:
+        if self._lock is None:
+            self._lock = self.known_lock()
+        if self._lock is None:
+            report = probe(self.directory)
+            self._lock = report.lock
+            self.note_mount(report)
+        if self._mutex is None and self._lock is not LockKind.NONE:
+            kind = filelock.FileLock if self._lock is LockKind.FLOCK else filelock.SoftFileLock
+            self._mutex = kind(self.directory / ".mutex", timeout=MUTEX_TIMEOUT_S, mode=0o666)
+        return self._mutex
+
     @contextlib.contextmanager
     def mutex(self) -> Iterator[bool]:
         """The group's mutex: yields whether it is held, after a short wait at most.
 
         Whoever holds it may be frozen, may be on a node that died, or may be a user whose files are not ours to open.
         """
-        lock = self._mutex
+        lock = None
         try:
+            lock = self._make_mutex()
             if lock is not None:
                 lock.acquire()
         except (OSError, filelock.Timeout):

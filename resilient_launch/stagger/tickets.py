@@ -95,7 +95,7 @@ def encode_ticket(ticket: Ticket) -> bytes:
 
 def read_ticket(path: Path, ticket_id: str) -> Ticket | None:
     """The ticket in ``path``; None for a file that is none, or is gone."""
-    found = _read(path)
+    found = read_record(path)
     if found is None:
         return None
     uid, record = found
@@ -136,7 +136,7 @@ def encode_member(member: Member) -> bytes:
 
 def read_member(path: Path) -> Member | None:
     """What ``path`` says of a run; None for a file that says nothing, or is gone."""
-    found = _read(path)
+    found = read_record(path)
     if found is None:
         return None
     record = found[1]
@@ -157,7 +157,7 @@ def _encode(record: Mapping[str, Any]) -> bytes:
     return json.dumps({"v": VERSION, **record}, separators=(",", ":")).encode()
 
 
-def _read(path: Path) -> tuple[int, dict[str, Any]] | None:
+def read_record(path: Path) -> tuple[int, dict[str, Any]] | None:
     """(owner, content) of a small regular file; None for a link, a pipe, a giant, or no JSON object of this version."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

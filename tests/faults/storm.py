@@ -18,7 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
@@ -71,8 +71,10 @@ def _client(directory: Path, log: Path, writers: int, hold_s: float, seed: int) 
         turn = Turn(group, f"client-{os.getpid()}", Want(id="", kind="save", arrived=0.0, **fields))
         _log(fd, "want", **fields)
         turn.start()
-        while not turn.granted.wait(1.0):
+        while turn.view is None and not turn.granted.wait(0.05):
             pass
+        _log(fd, "applied")
+        turn.granted.wait()
         _log(fd, "grant")
         until = time.monotonic() + hold_s * rng.uniform(0.5, 1.5)
         while time.monotonic() < until and turn.state is TurnState.GRANTED:
@@ -92,6 +94,8 @@ class _Span:
     pid: int = 0
     fields: dict[str, float] = field(default_factory=dict)
     wall: float = 0.0
+    visible: float = 0.0
+    """Since when others can have seen a wait."""
 
 
 def run_storm(
@@ -108,7 +112,10 @@ def run_storm(
     rng = random.Random(seed)
     context = multiprocessing.get_context("fork")
     shared = directory / "group"
+    # One probe of the mount for all, before the clock starts.
     Group(shared).prepare()
+    with Group(shared).mutex():
+        pass
     logs = directory / "logs"
     logs.mkdir()
     living: dict[int, BaseProcess] = {}
@@ -131,7 +138,7 @@ def run_storm(
     began = time.monotonic()
     try:
         while time.monotonic() < began + seconds:
-            time.sleep(rng.uniform(1.0, 3.0))
+            time.sleep(rng.uniform(1.5, 4.0))
             now = time.monotonic()
             for pid in [pid for pid, (until, _) in thaw_at.items() if until < now]:
                 _thaw(pid, thaw_at)
@@ -197,6 +204,8 @@ def _check(
                 num_listings += 1
             case "want":
                 wanting[pid] = record
+            case "applied":
+                wanting[pid]["applied"] = at
             case "grant":
                 want = wanting.pop(pid)
                 waits.append(_wait_span(want, at))
@@ -206,18 +215,19 @@ def _check(
                 holds.append(_Span(began=holding.pop(pid), ended=at, pid=pid))
     holds += [_Span(began=at, ended=killed.get(pid, ended), pid=pid) for pid, at in holding.items()]
     unserved = [_wait_span(want, killed.get(pid, ended)) for pid, want in wanting.items()]
-    for hold in holds:
-        hold.ended = min([hold.ended, *(_expiry(span) for span in frozen[hold.pid] if span.began < hold.ended)])
+    # A frozen holder is sure to count until its earliest expiry, and does not count after its latest.
+    sure = [_until_expiry(hold, frozen, groups.EXPIRY_S - HEARTBEAT_S - SLACK_S) for hold in holds]
+    at_most = [_until_expiry(hold, frozen, groups.EXPIRY_S) for hold in holds]
     problems = []
 
-    most = max((sum(other.began <= hold.began < other.ended for other in holds) for hold in holds), default=0)
+    most = max((sum(other.began <= hold.began < other.ended for other in sure) for hold in sure), default=0)
     if most > writers:
         problems.append(f"{most} writers at once where {writers} may")
-    inversions = [hold for hold in holds if _is_inversion(hold, holds, writers, [*waits, *unserved], frozen)]
+    inversions = [hold for hold in sure if _is_inversion(hold, sure, writers, [*waits, *unserved], frozen)]
     share = len(inversions) / max(len(holds), 1)
     if share > MAX_INVERSIONS:
         problems.append(f"{len(inversions)} of {len(holds)} turns went to somebody else's")
-    recoveries = [_recovery_s(at, pid, holds, writers, ended) for at, pid in _struck(kills, freezes, holds)]
+    recoveries = [_recovery_s(at, pid, at_most, writers, ended) for at, pid in _struck(kills, freezes, holds)]
     slowest = max((each for each in recoveries if each is not None), default=0.0)
     if slowest > MAX_RECOVERY_S:
         problems.append(f"a slot was recovered after {slowest:.1f} s")
@@ -251,13 +261,18 @@ def _check(
 
 def _wait_span(want: dict[str, Any], until: float) -> _Span:
     fields = {name: want[name] for name in ("weight", "write_s", "mtbf_s", "age_s", "period_s")}
-    return _Span(began=want["t"], ended=until, pid=want["pid"], fields=fields, wall=want["wall"])
+    visible = want.get("applied", float("inf"))
+    return _Span(began=want["t"], ended=until, pid=want["pid"], fields=fields, wall=want["wall"], visible=visible)
 
 
-def _expiry(freeze: _Span) -> float:
-    """Until when a frozen holder is sure to count: its last sign of life may be a heartbeat before the freeze."""
-    sure = freeze.began + groups.EXPIRY_S - HEARTBEAT_S - SLACK_S
-    return sure if freeze.ended > sure else float("inf")
+def _until_expiry(hold: _Span, frozen: dict[int, list[_Span]], expiry_s: float) -> _Span:
+    """The turn, cut short where its holder was frozen for ``expiry_s`` or more."""
+    ends = [
+        freeze.began + expiry_s
+        for freeze in frozen[hold.pid]
+        if hold.began < freeze.began < hold.ended and freeze.ended - freeze.began > expiry_s
+    ]
+    return replace(hold, ended=min([hold.ended, *ends]))
 
 
 def _rank(span: _Span, at: float) -> Any:
@@ -276,7 +291,7 @@ def _is_inversion(
     ahead = [
         span
         for span in waits
-        if span.began + VISIBLE_S < at < span.ended - VISIBLE_S
+        if span.visible + VISIBLE_S < at < span.ended - VISIBLE_S
         and _rank(span, at) < _rank(mine, at)
         and not any(freeze.began < at and freeze.ended > at - groups.PATIENCE_S for freeze in frozen[span.pid])
     ]
@@ -286,7 +301,7 @@ def _is_inversion(
 
 def _struck(kills: list[tuple[float, int]], freezes: list[_Span], holds: list[_Span]) -> Iterator[tuple[float, int]]:
     """Holders that were killed, or frozen beyond their expiry, and when."""
-    deaths = kills + [(span.began, span.pid) for span in freezes if _expiry(span) < float("inf")]
+    deaths = kills + [(span.began, span.pid) for span in freezes if span.ended - span.began > groups.EXPIRY_S]
     for at, pid in deaths:
         if any(hold.pid == pid and hold.began < at <= hold.ended for hold in holds):
             yield at, pid
@@ -311,7 +326,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--writers", type=int, default=4)
-    parser.add_argument("--hold", type=float, default=6.0, help="mean seconds of a turn")
+    parser.add_argument("--hold", type=float, default=3.0, help="mean seconds of a turn")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rlaunch-storm-") as name:

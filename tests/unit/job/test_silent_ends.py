@@ -11,7 +11,7 @@ from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import claim, read_ends
-from resilient_launch.job.ending import record_silent_ends
+from resilient_launch.job.judgement import record_silent_ends
 
 
 def _run(tmp_path: Path) -> RunPaths:

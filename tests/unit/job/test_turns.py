@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ import pytest
 from resilient_launch.config.schema import StaggerConfig
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.page import Page, Phase
-from resilient_launch.job.turns import BEGIN_TIMEOUT_S, SharedTurns, Unshared
+from resilient_launch.job.turns import BEGIN_TIMEOUT_S, HANG_S, SharedTurns, Unshared
 from resilient_launch.policy.stagger import Want
 from resilient_launch.stagger.group import Group
 from resilient_launch.stagger.ticket import OwnTicket
 from resilient_launch.stagger.tickets import Member
+from resilient_launch.stagger.turn import Turn
 
 PERIOD_S = 600.0
 
@@ -239,3 +241,34 @@ def test_only_an_interval_that_nobody_wrote_down_is_stretched(make: Callable[...
     assert not solved.names("wait")
     assert not solved.ask(0.5 * PERIOD_S, is_due=True)
     until(lambda: solved.ask(0.5 * PERIOD_S, is_due=True))
+
+
+class HangingGroup(Group):
+    """A mount whose server does not answer until the test says so."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.answers = threading.Event()
+
+    def prepare(self) -> None:
+        self.answers.wait(60)
+        raise OSError("the server came back and has lost the directory")
+
+
+def test_a_directory_that_hangs_holds_up_one_thread_and_no_save(make: Callable[..., Bench]) -> None:
+    bench = make()
+    group = HangingGroup(bench.group.directory)
+    want = Want(id="", kind="save", weight=1, write_s=1, mtbf_s=1e4, age_s=9, period_s=1, arrived=0)
+    stuck = bench.turns._turn = Turn(group, "run", want)
+    stuck.start()
+    assert not bench.ask(1.0)
+    stuck.release()
+    bench.turns._released_at = bench.now
+    assert not bench.ask()
+    bench.now += HANG_S + 1
+    assert bench.ask()
+    assert bench.decisions == ["without a turn: the group's directory does not answer"]
+    assert bench.turns._turn is stuck
+    group.answers.set()
+    stuck.join(10)
+    assert not stuck.is_alive()

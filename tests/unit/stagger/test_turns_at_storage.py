@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from resilient_launch.core.probe import LockKind
+from resilient_launch.core.probe import LockKind, MountReport
 from resilient_launch.policy.stagger import Want, WriteSample
 from resilient_launch.stagger import tickets
 from resilient_launch.stagger.group import EXPIRY_S, LITTER_AGE_S, PATIENCE_S, Group
@@ -22,7 +22,7 @@ from resilient_launch.stagger.turn import Turn, TurnState
 
 @pytest.fixture
 def group(tmp_path: Path) -> Group:
-    found = Group(tmp_path / "group", writers=1)
+    found = Group(tmp_path / "group", writers=1, lock=LockKind.FLOCK)
     found.prepare()
     return found
 
@@ -71,7 +71,7 @@ def test_the_most_urgent_is_first_whoever_came_first(group: Group) -> None:
 
 
 def test_with_two_slots_the_second_in_order_need_not_wait_for_the_first(tmp_path: Path) -> None:
-    group = Group(tmp_path, writers=2)
+    group = Group(tmp_path, writers=2, lock=LockKind.FLOCK)
     OwnTicket(group, "ahead", want(weight=9.0))
     OwnTicket(group, "third", want(weight=0.1))
     assert OwnTicket(group, "second", want()).try_take()[0]
@@ -143,7 +143,7 @@ def test_without_a_mutex_a_taker_steps_back_from_a_crowd(tmp_path: Path) -> None
 
 
 def test_a_mutex_that_nobody_gives_back_is_done_without(group: Group) -> None:
-    holder = Group(group.directory, writers=1)
+    holder = Group(group.directory, writers=1, lock=LockKind.FLOCK)
     ticket = OwnTicket(group, "a", want())
     with holder.mutex() as held:
         assert held
@@ -253,3 +253,35 @@ def test_a_directory_that_cannot_be_made_is_reported_and_harms_nobody(tmp_path: 
     turn = start(turns, tmp_path / "file" / "group", "a")
     until(lambda: bool(turn.problem))
     assert turn.state is TurnState.WAITING
+
+
+def test_the_first_to_need_a_lock_probes_the_mount_for_everybody(tmp_path: Path) -> None:
+    first = Group(tmp_path, writers=1)
+    assert first.known_lock() is None
+    assert OwnTicket(first, "a", want()).try_take()[0]
+    assert Group(tmp_path).known_lock() is LockKind.FLOCK
+
+
+@pytest.mark.parametrize("kind", list(LockKind))
+def test_what_a_probe_found_decides_the_lock(tmp_path: Path, kind: LockKind) -> None:
+    report = MountReport(
+        directory="",
+        flock_excludes=kind is LockKind.FLOCK,
+        flock_excludes_nodes=None,
+        rename_is_atomic=True,
+        exclusive_create_is_honest=kind is not LockKind.NONE,
+        listing_delay_s=0.0,
+        clock_offset_s=0.0,
+    )
+    Group(tmp_path).note_mount(report)
+    first, second = Group(tmp_path, writers=1), Group(tmp_path, writers=1)
+    with first.mutex() as held, second.mutex() as also_held:
+        assert (held, also_held) == (kind is not LockKind.NONE, False)
+    ticket = OwnTicket(first, "a", want())
+    assert ticket.try_take()[0]
+    assert not OwnTicket(second, "b", want(age_s=1.0)).try_take()[0]
+
+
+def test_a_forged_note_about_the_mount_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / ".mount.json").write_text('{"v": 1, "lock": "/etc/passwd"}')
+    assert Group(tmp_path).known_lock() is None
