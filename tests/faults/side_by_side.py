@@ -76,8 +76,8 @@ def run_once(root: Path, *, shared: Path | None, num_runs: int, num_mib: int, st
                 waits.append(float(event["waited_s"]))
     return {
         "saves": len(blocking),
-        "mean_blocking_s": round(fmean(blocking), 3),
-        "longest_blocking_s": round(max(blocking), 3),
+        "mean_blocking_s": round(fmean(blocking), 3) if blocking else None,
+        "longest_blocking_s": round(max(blocking), 3) if blocking else None,
         "mean_wait_while_training_s": round(fmean(waits), 3) if waits else 0.0,
     }
 
