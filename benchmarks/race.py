@@ -169,15 +169,15 @@ class Style:
             return (self.directory / "digest").read_text()
         return ""
 
-    def durable_at(self, after: float) -> float | None:
-        """When the first checkpoint after ``after`` was durable, for the style that says so."""
+    def durable_at(self, before: float) -> float | None:
+        """When the last checkpoint before ``before`` became durable, for the style that says so."""
         times = []
         for path in (self.directory / "runs" / "race" / "events").glob("a*.w00000.jsonl"):
             for line in path.read_text().splitlines():
                 event = json.loads(line) if line.endswith("}") else {}
-                if event.get("kind") == "checkpoint" and event.get("status") == "durable" and event["t"] >= after:
+                if event.get("kind") == "checkpoint" and event.get("status") == "durable" and event["t"] <= before:
                     times.append(float(event["t"]))
-        return min(times, default=None)
+        return max(times, default=None)
 
 
 class Slurm:
@@ -287,7 +287,7 @@ def _through(
         return _resumed(style.steps(), struck_at) is not None or bool(style.digest())
 
     job, absences = _until(style, slurm, job, result, is_over)
-    if absences and (saved_at := style.durable_at(struck_at)) is not None:
+    if absences and (saved_at := style.durable_at(absences[0][0])) is not None:
         outcome.free_s = absences[0][0] - saved_at
     return job, sum(end - begin for begin, end in absences)
 
