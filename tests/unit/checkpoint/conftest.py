@@ -4,12 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
 from real_ranks import Ranks
 
-# A loaded machine must not fail a test, and several tests at once must not fight over threads.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# Several tests at once must not fight over threads.
 torch.set_num_threads(1)
 
 
