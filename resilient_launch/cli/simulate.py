@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from resilient_launch.cli import simulate_cluster
+
 if TYPE_CHECKING:
     from resilient_launch.lab.simulate.gaps import Gaps
     from resilient_launch.lab.simulate.job import JobModel, Outcome
 
 SCHEMA = 1
 app = typer.Typer(no_args_is_help=True, help="Play runs with random failures, without running anything.")
+simulate_cluster.register(app)
 
 
 @app.callback()

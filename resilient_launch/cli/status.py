@@ -12,6 +12,8 @@ import typer
 from resilient_launch.cli.common import Root, attempts_table, root_of, table
 
 if TYPE_CHECKING:
+    from resilient_launch.cluster.base import Scheduler
+    from resilient_launch.report.queue import Answer
     from resilient_launch.report.state import RunStatus
 
 WATCH_S = 2.0
@@ -31,7 +33,7 @@ def status(
     directory = root_of(root)
     if not watch:
         names, wrong = readable(directory) if run is None else ([run], [])
-        typer.echo(_shown(run, names, directory, as_json=as_json))
+        _print(*_shown(run, names, directory, as_json=as_json))
         # One damaged run must not hide the others.
         for error in wrong:
             typer.echo(f"error: {error}", err=True)
@@ -41,16 +43,25 @@ def status(
     import sys
 
     while True:
-        shown = _shown(run, readable(directory)[0] if run is None else [run], directory, as_json=as_json)
+        names = readable(directory)[0] if run is None else [run]
+        shown, remarks = _shown(run, names, directory, as_json=as_json)
         if sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
-        typer.echo(shown)
+        _print(shown, remarks)
         if run is not None and _is_over(run, directory):
             return
         time.sleep(WATCH_S)
 
 
-def _shown(run: str | None, names: list[str], root: Path, *, as_json: bool) -> str:
+def _print(shown: str, remarks: list[str]) -> None:
+    for remark in remarks:
+        typer.echo(remark, err=True)
+    if shown:
+        typer.echo(shown)
+
+
+def _shown(run: str | None, names: list[str], root: Path, *, as_json: bool) -> tuple[str, list[str]]:
+    """The view, and what to say of it beside."""
     import json
 
     from resilient_launch.report.state import SCHEMA
@@ -63,10 +74,12 @@ def _shown(run: str | None, names: list[str], root: Path, *, as_json: bool) -> s
                 "runs": [each.as_json() for each in stands],
                 "silent": silences,
             }
-            return json.dumps(value, default=str)
-        return _all(stands, silences, root)
+            return json.dumps(value, default=str), []
+        if not stands:
+            silences.append(f"no runs in {root}; next: rlaunch submit CONFIG")
+        return _all(stands), silences
     stands, silences = standings(names, root)
-    return json.dumps(stands[0].as_json(), default=str) if as_json else _one(stands[0], silences)
+    return json.dumps(stands[0].as_json(), default=str) if as_json else "\n".join(_lines(stands[0])), silences
 
 
 def standings(names: list[str], root: Path) -> tuple[list[RunStatus], list[str]]:
@@ -79,10 +92,15 @@ def standings(names: list[str], root: Path) -> tuple[list[RunStatus], list[str]]
 
     runs = known(names, root)
     live = [run for run in runs if run.job_id and read_verdict(run.paths) is None]
-    asked, silences = {}, []
+    asked: dict[str, Scheduler | Answer] = {}
+    silences = []
     for cluster in sorted({run.record.cluster for run in live}):
         env = connect("fake" if cluster == "fake" else "slurm", root).env
         scheduler = SlurmCommands(env, timeout_s=SLURM_TIMEOUT_S)
+        if len(runs) == 1:
+            # One job is worth the question that tells most.
+            asked[cluster] = scheduler
+            continue
         jobs = [run.job_id for run in live if run.record.cluster == cluster]
         asked[cluster] = answer = ask(scheduler, jobs, root / f".queue-{cluster}.json")
         if answer.silence:
@@ -91,31 +109,24 @@ def standings(names: list[str], root: Path) -> tuple[list[RunStatus], list[str]]
     return [run_status(run.paths, asked.get(run.record.cluster), run.job_id) for run in runs], silences
 
 
-def _all(stands: list[RunStatus], silences: list[str], root: Path) -> str:
-    lines = list(silences)
-    if stands:
-        header = ("run", "job", "state", "step", "steps/s", "saved", "attempts", "reason")
-        rows = [
-            (
-                each.name,
-                each.job_id,
-                str(each.state),
-                each.step,
-                None if each.steps_per_s is None else round(each.steps_per_s, 2),
-                None if each.checkpoint_age_s is None else _ago(each.checkpoint_age_s),
-                len(each.attempts),
-                each.reason,
-            )
-            for each in stands
-        ]
-        lines.append(table(header, rows))
-    else:
-        lines.append(f"no runs in {root}; next: rlaunch submit CONFIG")
-    return "\n".join(lines)
-
-
-def _one(standing: RunStatus, silences: list[str]) -> str:
-    return "\n".join([*silences, *_lines(standing)])
+def _all(stands: list[RunStatus]) -> str:
+    if not stands:
+        return ""
+    header = ("run", "job", "state", "step", "steps/s", "saved", "attempts", "reason")
+    rows = [
+        (
+            each.name,
+            each.job_id,
+            str(each.state),
+            each.step,
+            None if each.steps_per_s is None else round(each.steps_per_s, 2),
+            None if each.checkpoint_age_s is None else _ago(each.checkpoint_age_s),
+            len(each.attempts),
+            each.reason,
+        )
+        for each in stands
+    ]
+    return table(header, rows)
 
 
 def _lines(standing: RunStatus) -> Iterator[str]:

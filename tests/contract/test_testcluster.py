@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -143,15 +144,20 @@ def test_the_command_line_says_which_packages_are_missing(testcluster: ModuleTyp
 
 
 @pytest.mark.slow
+def _controllers(directory: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        # Any other process may end while it is looked at.
+        with contextlib.suppress(OSError):
+            name, environment = (process / "comm").read_text().strip(), (process / "environ").read_bytes()
+            if name == "slurmctld" and str(directory).encode() in environment:
+                found.append(int(process.name))
+    return found
+
+
 def test_a_silent_controller_is_unreachable(testcluster: ModuleType, cluster: Any) -> None:
     cluster.up(testcluster.ClusterSpec(num_nodes=1))
-    (controller,) = [
-        int(process.name)
-        for process in Path("/proc").iterdir()
-        if process.name.isdigit()
-        and (process / "comm").read_text().strip() == "slurmctld"
-        and str(cluster.directory).encode() in (process / "environ").read_bytes()
-    ]
+    (controller,) = _controllers(cluster.directory)
     slurm = SlurmCommands({**os.environ, **cluster.env()}, timeout_s=2)
     os.kill(controller, signal.SIGSTOP)
     with pytest.raises(UnreachableError, match="within 2 s"):

@@ -16,7 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.core.events import read_events
+from resilient_launch.launch.clusters import fake_state_dir
 
 MAIN = "from resilient_launch.cli.main import main; main()"
 TIMEOUT_S = 240.0
@@ -60,6 +62,8 @@ def run_once(root: Path, *, shared: Path | None, num_runs: int, num_mib: int, st
         for process in processes:
             if process.poll() is None:
                 process.terminate()
+        for number in range(num_runs):
+            FakeCluster(fake_state_dir(root / f"runs{number}")).down()
     if any(codes):
         logs = "\n".join((root / f"run{number}.log").read_text()[-1000:] for number in range(num_runs))
         raise SystemExit(f"a run failed: {codes}\n{logs}")
@@ -72,8 +76,8 @@ def run_once(root: Path, *, shared: Path | None, num_runs: int, num_mib: int, st
                 waits.append(float(event["waited_s"]))
     return {
         "saves": len(blocking),
-        "mean_blocking_s": round(fmean(blocking), 3),
-        "longest_blocking_s": round(max(blocking), 3),
+        "mean_blocking_s": round(fmean(blocking), 3) if blocking else None,
+        "longest_blocking_s": round(max(blocking), 3) if blocking else None,
         "mean_wait_while_training_s": round(fmean(waits), 3) if waits else 0.0,
     }
 

@@ -130,7 +130,8 @@ def test_a_crash_loop_stops_with_its_traceback(bench: RunBench) -> None:
     verdict = bench.verdict("run")
     assert (verdict["state"], verdict["cause"], verdict["attempt"]) == ("failed", "crash", 1)
     assert _causes(bench, "run") == ["crash", "crash"]
-    assert {row["torchelastic_restart_count"] for row in bench.status("run")["attempts"]} == {1}
+    # The second attempt may stop sooner, where the same step fails again.
+    assert bench.status("run")["attempts"][0]["torchelastic_restart_count"] == 1
     shown = bench.rlaunch("status", "run").stdout
     assert "the loss went through the roof" in shown and "failed" in shown
 

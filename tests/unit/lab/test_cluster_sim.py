@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from resilient_launch.cli.main import app
 from resilient_launch.config.issues import ConfigErrors
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.events import KINDS, read_events
@@ -183,16 +184,9 @@ def test_a_missing_workload_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_table_json_and_a_page(tmp_path: Path) -> None:
-    import typer
-
-    from resilient_launch.cli import simulate_cluster
-
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    simulate_cluster.register(app)
     path = tmp_path / "w.yaml"
     path.write_text("nodes: 64\nsystem_mtbf: 6h\njobs: [{name: x, count: 3, nodes: 16, write: 5m}]\n")
-    usual = ["cluster", str(path), "--seeds", "2", "--days", "3", "--processes", "1"]
+    usual = ["simulate", "cluster", str(path), "--seeds", "2", "--days", "3", "--processes", "1"]
     page, events = tmp_path / "page.html", tmp_path / "events"
     done = CliRunner().invoke(app, [*usual, "--json", "--estimated", "--html", str(page), "--events", str(events)])
     assert done.exit_code == 0, done.output

@@ -119,8 +119,9 @@ def test_every_second_has_one_component_and_all_work_is_done(gaps: Gaps, changes
 
 def test_a_notice_in_the_last_save_keeps_no_more_than_there_is() -> None:
     model = job(Spaced(1800.0), Exponential(HOUR), work_s=1000.0, cost_s=3000.0, notice=0.5)
-    (outcome,) = played(model)
-    assert outcome.seconds["useful"] == pytest.approx(1000.0)
+    for seed in range(20):
+        _, spans = simulate_once(model, seed=seed)
+        assert all(0 <= span.seconds["useful"] <= 1000 for span in spans), "a later attempt has nothing to give back"
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_does_not() -> None:

@@ -39,6 +39,9 @@ def check(
         # Where a rank's last word is lost, that of one on another node, with another clock, has to do.
         if label in EDGES or (torn and label in (Label.RESTORE, Label.HANG)):
             slack_s += (1.0 + 2 * skew_s) * num_attempts
+        if torn and label is Label.HANG:
+            # A torn tail takes a window, of two steps where they are long, and the step after it looks hung as well.
+            slack_s += skew_s * num_attempts
         if lost_windows and label in (Label.USEFUL, Label.REWORK, Label.STRAGGLER):
             # A killed rank takes the window that it had not written, damage the one that it had.
             slack_s += (1.0 + 2 * skew_s) * num_attempts
