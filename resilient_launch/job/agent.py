@@ -368,6 +368,8 @@ class NodeAgent:
                 self._ask_to_stop()
         elif self._allocation.is_first and (wish := self._saves.next_wish(now, self._pages)):
             self._gang.ask(wish)
+        if self._allocation.is_first and self._pages:
+            self._publish(now)
         if notice is None and self._asked_saves.is_due(now):
             self._gang.ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
