@@ -128,7 +128,7 @@ class Run:
     def boundary(self, state: TrainState) -> None:
         """Between two steps, for code that owns its loop: note progress, save if due or agreed, leave if told.
 
-        Call it on every rank once a step, after ``state.advance()``. Costs about a microsecond when nothing is due.
+        Call it on every rank once a step, after ``state.advance()``. Costs about two microseconds when nothing is due.
         Raises Stopped like ``steps``.
         """
         step = state.step

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +9,8 @@ from pathlib import Path
 import pytest
 from slurm_bench import Bench
 
+from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.cluster.fake.spec import FakeSpec, PartitionSpec
-
-HAS_FAKE = importlib.util.find_spec("resilient_launch.cluster.fake.cluster") is not None
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +18,7 @@ def fake_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
     """An environment whose Slurm commands are the fake's, set up like the real one of the tests."""
     low = PartitionSpec(name="low", tier=1, preempt_mode="requeue", grace_s=10)
     spec = FakeSpec(partitions=(low, PartitionSpec(name="high", tier=10)), requeue_delay_s=11.0, accounting=False)
-    cluster = importlib.import_module("resilient_launch.cluster.fake.cluster").FakeCluster(
-        tmp_path_factory.mktemp("fake")
-    )
+    cluster = FakeCluster(tmp_path_factory.mktemp("fake"))
     cluster.up(spec)
     yield {**os.environ, **cluster.env()}
     cluster.down()
@@ -31,7 +26,7 @@ def fake_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 
 @pytest.fixture(
     params=[
-        pytest.param("fake", marks=pytest.mark.skipif(not HAS_FAKE, reason="there is no fake cluster yet")),
+        "fake",
         pytest.param("real", marks=pytest.mark.real_slurm),
     ]
 )
