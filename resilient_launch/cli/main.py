@@ -15,6 +15,7 @@ from resilient_launch.cli import (
     doctor,
     drain,
     events,
+    fake,
     history,
     init,
     logs,
@@ -57,6 +58,7 @@ app.command("drain")(drain.drain)
 app.command("victims")(victims.victims)
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
+app.add_typer(fake.app, name="fake")
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)
