@@ -7,12 +7,13 @@ CONTRACT_ARGS ?= -n 6 --dist loadgroup
 QUICKSTART_ROOT ?= build/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults integration contract slurm-24.11 bench stagger-storm clean
+.PHONY: help install quickstart test lint unit faults integration contract contract-mutations slurm-24.11 bench stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make slurm-24.11  Debian 13's Slurm in build/, for the contract's second real one; contract-mutations breaks the fake"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
 	@echo "make bench        every benchmark, short form"
 
@@ -46,6 +47,10 @@ contract: install
 	@$(MAKE) --no-print-directory slurm-24.11 || test -z "$$CI"
 	$(BIN)/python -m pytest $(CONTRACT_ARGS) tests/contract
 
+# Breaks the fake on purpose and names the tests that notice: two minutes.
+contract-mutations: install
+	$(BIN)/python -m tests.contract.mutations
+
 # Debian 13's Slurm in a folder beside the installed one: half a minute, nothing is installed.
 slurm-24.11:
 	@$(PYTHON) slurm/testcluster/testcluster_release.py build/slurm-24.11
@@ -59,7 +64,7 @@ stagger-storm: install
 	$(BIN)/python -m tests.faults.side_by_side
 
 bench: install
-	@for name in startup step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+	@for name in startup fake step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache *.egg-info
