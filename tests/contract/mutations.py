@@ -41,7 +41,7 @@ MUTATIONS = (
     Mutation(
         name="an exit within the grace window is always requeued",
         file=_LIFECYCLE,
-        old='if (job.preempt or job.requeue_owed) and self.spec.like != "22.05":',
+        old="if job.requeue_owed:",
         new="if job.preempt or job.requeue_owed:",
     ),
 )

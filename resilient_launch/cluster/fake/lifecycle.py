@@ -121,7 +121,6 @@ class Lifecycle:
         if job.is_pending:
             raise NotAllowedError(IS_PENDING)
         was_over, was_completing = job.is_over, job.completing
-        job.requeue_owed = bool(job.preempt) and not was_over and self.spec.like != "22.05"
         job.run_state = JobState.REQUEUED
         if not was_over and not was_completing:
             job.run_end = now
@@ -160,6 +159,7 @@ class Lifecycle:
         partition = self.spec.partition(job.request.partition)
         grace_s = partition.grace_s if partition else 0
         job.preempt = now
+        job.requeue_owed = grace_s > 0 and self.spec.like != "22.05"
         job.end = min(job.end or now + grace_s, now + grace_s)
         if grace_s == 0:
             self.grace_over(job, now)
@@ -221,7 +221,7 @@ class Lifecycle:
         """The batch script ended by itself."""
         job.exit_status, job.run_end = status, now
         text = ""
-        if (job.preempt or job.requeue_owed) and self.spec.like != "22.05":
+        if job.requeue_owed:
             job.requeue_owed = False
             job.run_state = JobState.PREEMPTED
             if job.request.requeue:

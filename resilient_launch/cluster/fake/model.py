@@ -216,7 +216,8 @@ class Job:
     kill_at: float = 0.0
     warn_sent: bool = False
     requeue_owed: bool = False
-    """24.11 alone: the run before asked for its requeue within its grace, so the end of this one brings one more."""
+    """24.11 alone: a grace time began, and the next end of a batch script by itself, if only in the run that follows,
+    brings a requeue."""
     cancelled_by: int | None = None
     exit_status: int = 0
     nodes: list[str] = field(default_factory=list)
