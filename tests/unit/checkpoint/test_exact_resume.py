@@ -1,9 +1,10 @@
-"""A training with everything that makes resuming hard, interrupted anywhere: its final state is the uninterrupted one's.
+"""A training with everything that makes resuming hard, interrupted anywhere: it ends as the uninterrupted one.
 
 fp16 with a gradient scaler that overflows and grows, two optimizers, loader workers with random augmentation; cuts in
 mid-epoch, at an epoch's end, three times in one epoch. And the other way round: what is lost of it shows.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -134,7 +135,7 @@ def test_the_scaler_really_overflows_and_grows() -> None:
     for step in range(1, END + 1):
         training.train(step)
         scales.append(training.scaler.get_scale())
-    changes = [later / earlier for earlier, later in zip(scales, scales[1:], strict=False)]
+    changes = [later / earlier for earlier, later in itertools.pairwise(scales)]
     assert 0.5 in changes and 2.0 in changes
 
 
