@@ -11,6 +11,7 @@ from resilient_launch.cli import (
     cancel,
     check,
     checkpoint,
+    ckpt,
     config_,
     doctor,
     drain,
@@ -55,6 +56,7 @@ app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
 app.command("drain")(drain.drain)
 app.command("victims")(victims.victims)
+app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
 app.command("init")(init.init)
