@@ -111,6 +111,7 @@ def _take_agents(told: AttemptTold, agents: Sequence[Told]) -> None:
 
 def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *, in_full: bool) -> None:
     best: Told | None = None
+    resumed = 0
     locals_: list[tuple[int, Floats]] = []
     marks: list[tuple[float, CheckpointMark]] = []
     for rank in ranks:
@@ -119,6 +120,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         told.num_ranks = max(told.num_ranks, (rank.rank or 0) + 1)
         if rank.resume is not None:
             told.resumes.append(rank.resume)
+            resumed = rank.resume["resume_step"]
         if rank.curves.points:
             told.curves.append(rank.curves)
         marks += [(mark.at_s + rank.wall_s, mark) for mark in rank.checkpoints]
@@ -137,7 +139,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         return
     if leader is not None and best.node == leader.node:
         best.wall_s = leader.wall_s
-    group = _group(best, _excess(best, locals_))
+    group = _group(best, _excess(best, locals_), resumed)
     told.has_local_times |= group.excess_s is not None
     told.groups.append(group)
     told.restarts.append(best.restart or 0)
@@ -172,6 +174,9 @@ def _merged(best: Told, other: Told) -> Told:
         shift_s = float(np.median(best.ends_s[mine] - other.ends_s[theirs]))
     elif best.node == other.node:
         shift_s = 0.0
+    elif best.loop_s is not None and other.loop_s is not None:
+        # The loop is entered together as well.
+        shift_s = best.loop_s - other.loop_s
     steps = np.concatenate([best.steps, other.steps[missing]])
     ends_s = np.concatenate([best.ends_s, other.ends_s[missing] + shift_s])
     order = np.argsort(steps, kind="stable")
@@ -207,7 +212,7 @@ def _excess(best: Told, locals_: Sequence[tuple[int, Floats]]) -> Floats | None:
     return excess_s[best.steps - first]
 
 
-def _group(best: Told, excess_s: Floats | None) -> Group:
+def _group(best: Told, excess_s: Floats | None, resumed: int) -> Group:
     wall_s = best.wall_s
     restores = []
     for at_s in (at_s for at_s, phase in best.phases if phase == "restore"):
@@ -218,6 +223,7 @@ def _group(best: Told, excess_s: Floats | None) -> Group:
         end_s=max([best.last_s or 0.0, *best.ends_s[-1:].tolist()]) + wall_s,
         restores=tuple(restores),
         loop_s=None if best.loop_s is None else best.loop_s + wall_s,
+        resumed=resumed,
         steps=best.steps,
         ends_s=best.ends_s + wall_s,
         saves=_saves(best),
