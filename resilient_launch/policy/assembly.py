@@ -300,26 +300,33 @@ def _bands(rank: Told) -> list[StepBand]:
     return found
 
 
+def _latest(*moments_s: float | None) -> float | None:
+    return max((each for each in moments_s if each is not None and each > -math.inf), default=None)
+
+
 def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None) -> None:
     """Say when each group was over, how far it got by the agents' word, and whether it hung."""
     ends: dict[int, float] = {}
     reached: dict[int, int] = {}
-    hung: set[int] = set()
+    hung: dict[int, float] = {}
     for agent in sorted(agents, key=lambda each: each is leader):
         for record in agent.others:
             restart, step = record.get("restart"), record.get("step")
             if record["kind"] == "hang" and record.get("status") == "confirmed" and isinstance(restart, int):
-                hung.add(restart)
+                # When it stood still, where the watchdog says so.
+                idle_s = record.get("idle_s")
+                is_known = isinstance(idle_s, int | float)
+                hung[restart] = record["mono"] + agent.wall_s - idle_s if is_known else -math.inf
             if record["kind"] == "group_end" and isinstance(restart, int):
                 ends[restart] = record["mono"] + agent.wall_s
                 reached[restart] = max(reached.get(restart, 0), step if isinstance(step, int) else 0)
     for index, (restart, group) in enumerate(zip(told.restarts, told.groups, strict=True)):
         is_last = index == len(told.groups) - 1
-        known = [reached.get(restart, 0)]
+        counts = [reached.get(restart, 0)]
         if is_last:
-            known.append(told.end_step or 0)
+            counts.append(told.end_step or 0)
         elif len(told.resumes) > index + 1:
-            known.append(int(told.resumes[index + 1]["resume_step"]))
+            counts.append(int(told.resumes[index + 1]["resume_step"]))
         end_s = ends.get(restart)
         if end_s is None and is_last and group.leave_s is None:
             # Nobody is left to tell: the silence lasts as long as the attempt does.
@@ -327,6 +334,7 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
         told.groups[index] = replace(
             group,
             end_s=group.end_s if end_s is None else max(end_s, group.end_s),
-            reached=max(known),
+            reached=max(counts),
+            progress_s=_latest(group.progress_s, hung.get(restart)),
             has_hung=restart in hung or (is_last and told.end_cause == Cause.HANG),
         )

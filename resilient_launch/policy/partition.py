@@ -205,7 +205,7 @@ def _paint_tail(canvas: _Canvas, group: Group, high_water: int, *, is_running: b
         canvas.paint(from_s, until_s, Label.REWORK if count < high_water else Label.USEFUL)
         canvas.paint(until_s, group.end_s, Label.UNKNOWN)
         return
-    kept_s = _paint_lost_steps(canvas, group, from_s, high_water)
+    kept_s = _paint_lost_steps(canvas, group, from_s, max(progress_s, from_s), high_water)
     if group.has_hung:
         canvas.paint(max(progress_s, kept_s), group.end_s, Label.HANG)
         return
@@ -214,14 +214,20 @@ def _paint_tail(canvas: _Canvas, group: Group, high_water: int, *, is_running: b
     canvas.paint(kept_s, group.end_s, Label.REWORK if cut_off else Label.HANG)
 
 
-def _paint_lost_steps(canvas: _Canvas, group: Group, from_s: float, high_water: int) -> float:
-    """From ``from_s`` on, the steps that others vouch for and whose records are lost. Returns when they were over."""
+def _paint_lost_steps(canvas: _Canvas, group: Group, from_s: float, hung_s: float, high_water: int) -> float:
+    """From ``from_s`` on, the steps that others vouch for and whose records are lost. Returns when they were over.
+
+    ``hung_s`` is when they were over at the latest in a group that hung.
+    """
     known = int(group.steps[-1]) + 1 if len(group.steps) else group.resumed
     lost = max(group.reached - known, 0)
-    if not lost or (group.has_hung and not len(group.steps)):
+    if not lost:
         return from_s
-    # Where no step's time is known, they had it all, and half of one was cut off.
-    step_s = _median_step(group) if len(group.steps) else (group.end_s - from_s) / (lost + 0.5)
+    if len(group.steps):
+        step_s = _median_step(group)
+    else:
+        # Where no step's time is known they had it all, but for the half of one that an end other than a hang cut off.
+        step_s = (hung_s - from_s) / lost if group.has_hung else (group.end_s - from_s) / (lost + 0.5)
     kept_s = min(from_s + lost * step_s, group.end_s)
     again = min(max(high_water - known, 0), lost)
     turn_s = from_s + (kept_s - from_s) * again / lost

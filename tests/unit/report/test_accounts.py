@@ -75,6 +75,7 @@ def test_every_label_of_an_undamaged_run(tmp_path: Path) -> None:
     [
         # A hang whose last window of long steps is lost.
         ([Plan(num_steps=64, ends="hang", hang_s=30.0, step_s=3.0, save_every=20, save_s=60.0)], 557, False),
+        ([Plan(num_steps=2, ends="hang", hang_s=30.0, step_s=3.0)], 1663, False),
         # A crash of which no window is left.
         ([Plan(num_steps=5, ends="preempted"), Plan(num_steps=3, ends="crash", step_s=3.0)], 319, False),
         ([Plan(num_steps=2, ends="crash", step_s=3.0)], 458, True),
