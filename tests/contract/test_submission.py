@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_bench import Bench, wait_for
+from slurm_bench import Bench
+from waiting import wait_for
 
 from resilient_launch.cluster.submitit_glue import SbatchRequest, script_text, submit
 from resilient_launch.core.errors import RefusedError

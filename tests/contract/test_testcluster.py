@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from slurm_bench import wait_for
+from waiting import wait_for
 
 from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.core.errors import UnreachableError

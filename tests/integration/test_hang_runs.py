@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from integration_bench import MAIN, RunBench, marked, wait_for
+from integration_bench import MAIN, RunBench, marked
+from waiting import wait_for
 
 from resilient_launch.job.memory import memory_cgroup
 

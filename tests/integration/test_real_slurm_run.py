@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration_bench import MAIN, RunBench, newest_digest, wait_for
+from integration_bench import MAIN, RunBench, newest_digest
+from waiting import wait_for
 
 from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.report.attempts import attempt_rows

@@ -78,7 +78,7 @@ def sweep(directory: Path) -> list[str]:
         match = _HIDDEN.fullmatch(name)
         if match is not None and match[1] != "tmp":
             # NFS keeps .nfsXXXX files of a directory that somebody still has open; the next start tries again.
-            shutil.rmtree(directory / name, ignore_errors=True)
+            _remove(directory / name)
         elif _POINTER.fullmatch(name):
             with contextlib.suppress(OSError):
                 (directory / name).unlink()
@@ -100,7 +100,7 @@ def discard(path: Path) -> bool:
         path.rename(trash)
     except OSError:
         return not os.path.lexists(path)
-    shutil.rmtree(trash, ignore_errors=True)
+    _remove(trash)
     return True
 
 
@@ -121,6 +121,12 @@ def quarantine(path: Path, suffix: str) -> str | None:
             return target.name if os.path.lexists(target) and not os.path.lexists(path) else None
         return target.name
     return None
+
+
+def _remove(path: Path) -> None:
+    # Some of its errors pass through ignore_errors.
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _names(directory: Path) -> list[str]:

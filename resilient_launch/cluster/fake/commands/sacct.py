@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster import hostlist
+from resilient_launch.cluster.fake import timefmt
 from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
 from resilient_launch.cluster.fake.model import Job, JobState, Step, code_pair
 from resilient_launch.cluster.fake.options import table
