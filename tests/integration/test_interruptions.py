@@ -38,9 +38,12 @@ def _assert_went_on_without_rework(bench: RunBench, name: str, cause: str) -> No
     assert [event["last_cause"] for event in bench.events(name, "resume") if event["attempt"] == 1] == [cause]
 
 
-@pytest.mark.parametrize("signals", ["tree", "task"])
-def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signals: str) -> None:
-    job_id = bench.submit(bench.config("run", workers_per_node=2, fake={"signals": signals}))
+@pytest.mark.parametrize(("signals", "grace"), [("tree", "30s"), ("task", "0s")])
+def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signals: str, grace: str) -> None:
+    """With a grace, and without one, where Slurm requeues at once and KillWait is all there is."""
+    low = {"name": "low", "tier": 1, "preempt": "requeue", "grace": grace}
+    fake = {"signals": signals, "kill_wait": "30s", "partitions": [low, {"name": "high", "tier": 10}]}
+    job_id = bench.submit(bench.config("run", workers_per_node=2, fake=fake))
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
