@@ -201,6 +201,9 @@ class LaunchConfig:
     """Interpreter of node agents and workers: an absolute path, or a name to look up on the node's PATH."""
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables of every worker, added to what the job has."""
+    preload: bool = True
+    """Whether Python workers are forked from a process that has imported torch already, which takes seconds off every
+    start; off for scripts that set what torch reads when it is imported (OMP_NUM_THREADS, TORCH_LOGS)."""
     setup: tuple[str, ...] = ()
     """Lines of the user's own shell, run in the batch script before anything else."""
 
