@@ -20,6 +20,7 @@ from resilient_launch.cli import (
     init,
     logs,
     plan,
+    rehearse,
     report,
     requeue,
     runs,
@@ -59,6 +60,7 @@ app.command("victims")(victims.victims)
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
+app.command("rehearse")(rehearse.rehearse)
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)
