@@ -16,6 +16,7 @@ from resilient_launch.cli import (
     doctor,
     drain,
     events,
+    fake,
     history,
     init,
     logs,
@@ -61,6 +62,7 @@ app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
 app.command("rehearse")(rehearse.rehearse)
+app.add_typer(fake.app, name="fake")
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)
