@@ -39,7 +39,7 @@ from resilient_launch.checkpoint.store import Digesting, FileEntry, OpenCheckpoi
 from resilient_launch.checkpoint.tree import dtype_name, dtype_of, tensor_bytes
 from resilient_launch.core.errors import CheckpointError
 
-_ALIGNMENT_BYTES = 64
+SHARD_ALIGNMENT_BYTES = 64
 
 
 def shard_name(rank: int) -> str:
@@ -120,7 +120,7 @@ class StoreWriter(StorageWriter):
                     raise CheckpointError(f"{item.index.fqn} is not a tensor", why="this writer pickles nothing")
                 tensor = planner.resolve_data(item)
                 assert isinstance(tensor, torch.Tensor)
-                file.align(_ALIGNMENT_BYTES)
+                file.align(SHARD_ALIGNMENT_BYTES)
                 offset = file.position
                 file.write(tensor_bytes(tensor.detach()))
                 chunk = Chunk(

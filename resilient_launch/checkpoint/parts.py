@@ -55,12 +55,12 @@ class ModelPart:
     def put(self, state: Any, *, strict: bool) -> None:
         set_model_state_dict(self.model, state, options=StateDictOptions(strict=strict))
 
-    def buffer_names(self) -> list[str]:
-        """Names of saved tensors that are no parameters, such as running statistics."""
+    def buffer_names(self, state: Mapping[str, Any] | None = None) -> list[str]:
+        """Names of saved tensors that are no parameters, such as running statistics. ``state`` is what ``get`` gave."""
         parameters = {_address(parameter) for parameter in self.model.parameters()}
         return [
             name
-            for name, value in self.get().items()
+            for name, value in (self.get() if state is None else state).items()
             if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and _address(value) not in parameters
         ]
 

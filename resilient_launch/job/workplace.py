@@ -36,6 +36,7 @@ from resilient_launch.job.attempt import (
 from resilient_launch.job.failures import checkpoint_names
 from resilient_launch.job.lives import read_lives
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.writers import socket_of
 from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
 from resilient_launch.policy.requeue import Limits, passed_over
@@ -43,7 +44,9 @@ from resilient_launch.policy.requeue import Limits, passed_over
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+    from resilient_launch.checkpoint.background.saving import Background
     from resilient_launch.checkpoint.checkpointer import Checkpointer
+    from resilient_launch.checkpoint.store import Board
 
 STORE_TIMEOUT = timedelta(seconds=300)
 THREADS_END_S = 3.0
@@ -64,6 +67,9 @@ class Workplace:
     """Whether the worker itself asks for agreed saves, for lack of an agent that does."""
     stopped_exit_code = EXIT_OK
     """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
+
+    writer_socket: Path | None = None
+    """Where the node agent's checkpoint writer for this rank listens; None where the worker starts one itself."""
 
     same_step = RestartConfig().same_step
     """How often a checkpoint may lead nowhere before an older one is taken."""
@@ -108,6 +114,7 @@ class Workplace:
 
         run = self._run_record()
         claimed = self._claimed()
+        board = StoreBoard(self.store, "checkpoints")
         return Checkpointer(
             self.paths.checkpoints,
             run_id=str(run.get("id", self.paths.name)),
@@ -115,7 +122,8 @@ class Workplace:
             restart=self.restart,
             rank=self.rank,
             world_size=self.world_size,
-            board=StoreBoard(self.store, "checkpoints"),
+            board=board,
+            background=self._background(board) if self.config.is_async else None,
             code_version=claimed.code_version if claimed else "",
             keep=self.config.keep,
             allowed=frozenset(claimed.checkpoints) if claimed else None,
@@ -123,6 +131,24 @@ class Workplace:
             save_timeout_s=self.save_timeout_s,
             on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
             on_code_change="error" if self.config.on_code_change == "stop" else "warn",
+        )
+
+    def close_checkpointer(self, timeout_s: float | None) -> None:
+        """Wait for a save in flight, at most so long, and let go of the writer; where there ever was a checkpointer."""
+        made = self.__dict__.get("checkpointer")
+        if made is not None:
+            made.close(timeout_s)
+
+    def _background(self, board: Board) -> Background:
+        from resilient_launch.checkpoint.background.saving import Background
+
+        num_sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return Background(
+            board,
+            rank=self.rank,
+            world_size=self.world_size,
+            socket=self.writer_socket,
+            num_sharing=num_sharing,
         )
 
     def history(self) -> History:
@@ -303,6 +329,7 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     launched = load(RunPaths(directory).config, frozen=True)
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
+    found.writer_socket = socket_of(Path(pages), found.local_rank)
     if launched.stagger.group is not None:
         # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
         found.every_steps = None
