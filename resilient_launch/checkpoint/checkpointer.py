@@ -195,8 +195,6 @@ class Checkpointer:
             if on_end is not None:
                 on_end(saving, outcome)
             saving.settle(outcome)
-            if self._rank == 0 and not isinstance(written, CheckpointError):
-                self._prune()
 
         job = Job(
             directory=self._directory,
@@ -206,7 +204,7 @@ class Checkpointer:
             facts=self._facts(begun.capture, reason, metadata or {}),
             digesting=self._digesting,
         )
-        background.publish(job, begun.capture, finish)
+        background.publish(job, begun.capture, finish=finish, tidy=self._prune if self._rank == 0 else lambda: None)
         return saving
 
     @property

@@ -236,10 +236,34 @@ class StoreReader(StorageReader):
 
 def read_tensors(checkpoint: OpenCheckpoint, index: Index, destinations: Mapping[str, torch.Tensor]) -> None:
     """Fill every destination, sharded or whole, with its tensor of the checkpoint."""
-    reader = StoreReader(checkpoint, index)
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(dict(destinations), reader.read_metadata(), is_coordinator=False)
-    reader.read_data(planner.create_local_plan(), planner).wait()
+    whole: dict[str, list[tuple[int, memoryview]]] = {}
+    rest: dict[str, torch.Tensor] = {}
+    for key, target in destinations.items():
+        stored = index.tensors.get(key)
+        # Most tensors lie in the file as they lie in memory: no planner has to cut them up.
+        if stored is not None and _lies_alike(stored, target):
+            (chunk,) = stored.chunks
+            whole.setdefault(chunk.file, []).append((chunk.offset, tensor_bytes(target.detach())))
+        else:
+            rest[key] = target
+    for file, pieces in whole.items():
+        checkpoint.reader(file).read_scattered(pieces)
+    if rest:
+        reader = StoreReader(checkpoint, index)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(rest, reader.read_metadata(), is_coordinator=False)
+        reader.read_data(planner.create_local_plan(), planner).wait()
+
+
+def _lies_alike(stored: StoredTensor, target: torch.Tensor) -> bool:
+    return (
+        not isinstance(target, DTensor)
+        and len(stored.chunks) == 1
+        and stored.shape == tuple(target.shape)
+        and dtype_of(stored.dtype) == target.dtype
+        and target.device.type == "cpu"
+        and target.is_contiguous()
+    )
 
 
 def report_tensors(results: list[WriteResult]) -> dict[str, Any]:

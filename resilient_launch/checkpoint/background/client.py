@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +93,28 @@ class Client:
             raise MemoryShortError(str(error)) from error
         return self.arena
 
-    def save(self, job: Mapping[str, Any], board: Board, timeout_s: float) -> dict[str, Any]:
-        """Have the arena's content published as ``job`` says, together with the other ranks; the writer's last word.
+    def save(
+        self, job: Mapping[str, Any], board: Board, timeout_s: float, durable: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Have the arena's content published as ``job`` says, together with the other ranks.
 
-        Raises CheckpointError when the save failed, on whichever rank, and WriterGoneError.
+        ``durable`` is called with what the writer says of it as soon as it is; the rest of its work goes on. Raises
+        CheckpointError when the save failed, on whichever rank, and WriterGoneError.
         """
         deadline = time.monotonic() + timeout_s
         with self._answering() as channel:
             channel.send(job)
             while True:
                 message, _ = channel.receive(max(deadline - time.monotonic(), 0.0))
-                if message["op"] == "done":
-                    return message
-                if message["op"] == "failed":
-                    raise error_from_json(message["error"], names_rank=True)
-                channel.send(_answer(board, message))
+                match message["op"]:
+                    case "done":
+                        return
+                    case "failed":
+                        raise error_from_json(message["error"], names_rank=True)
+                    case "durable":
+                        durable(message)
+                    case _:
+                        channel.send(_answer(board, message))
 
     @property
     def pid(self) -> int | None:

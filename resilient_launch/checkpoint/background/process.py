@@ -20,7 +20,7 @@ from typing import Any
 from resilient_launch.checkpoint.background.arena import Arena, available_bytes
 from resilient_launch.checkpoint.background.wire import Channel
 from resilient_launch.checkpoint.merging import merge_parts
-from resilient_launch.checkpoint.store import Digesting, Facts, RankReport, Rounds, publish
+from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankReport, Rounds, publish
 from resilient_launch.checkpoint.store.direct import write_image
 from resilient_launch.checkpoint.store.rounds import error_to_json
 from resilient_launch.core.errors import CheckpointError
@@ -137,8 +137,13 @@ class Writer:
             written_s = time.monotonic() - began
             return RankReport(files=(entry,), index=job["part"])
 
+        def announce(published: Published) -> None:
+            commit_s = time.monotonic() - began - written_s
+            word = {"op": "durable", "num_bytes": published.num_bytes, "write_s": written_s, "commit_s": commit_s}
+            channel.send(word)
+
         try:
-            published = publish(
+            publish(
                 Path(job["directory"]),
                 ident,
                 round_,
@@ -146,18 +151,14 @@ class Writer:
                 merge=lambda parts: merge_parts(parts, job["trees"]),
                 facts=Facts(**job["facts"]),
                 digesting=digesting,
+                announce=announce,
             )
         except CheckpointError as error:
             return {"op": "failed", "error": error_to_json(error, round_.rank)}
         except Exception as error:
             # Whatever it is, it fails this save alone; the next one may find the world in better order.
             return {"op": "failed", "error": error_to_json(round_.fail(error), round_.rank)}
-        return {
-            "op": "done",
-            "num_bytes": published.num_bytes,
-            "write_s": written_s,
-            "commit_s": time.monotonic() - began - written_s,
-        }
+        return {"op": "done"}
 
 
 def main(path: str, parent: int) -> None:

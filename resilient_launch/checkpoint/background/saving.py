@@ -54,7 +54,7 @@ class Background:
         self, board: Board, *, rank: int, world_size: int, socket: Path | None = None, num_sharing: int = 1
     ) -> None:
         self._board, self._rank, self._world_size, self._num_sharing = board, rank, world_size, num_sharing
-        self._stager = Stager(rank, world_size)
+        self._stager = Stager(rank, world_size, num_sharing)
         self._client: Client | None = Client(socket)
         self._thread: threading.Thread | None = None
         self._refusal = ""
@@ -93,10 +93,17 @@ class Background:
         self._stager.copy(capture, client.arena)
         return True
 
-    def publish(self, job: Job, capture: Capture, finish: Callable[[Written | CheckpointError], None]) -> None:
-        """Make what was staged durable, in a thread that calls ``finish`` at the end, with the first error of any rank.
+    def publish(
+        self,
+        job: Job,
+        capture: Capture,
+        *,
+        finish: Callable[[Written | CheckpointError], None],
+        tidy: Callable[[], object],
+    ) -> None:
+        """Make what was staged durable, in a thread that calls ``finish`` then, or with the first error of any rank.
 
-        Nothing is published where there was one.
+        Nothing is published where there was one. ``tidy`` is called last, after a success.
         """
         layout, client = self._stager.layout(capture), self._client
         assert client is not None
@@ -118,7 +125,15 @@ class Background:
             "trees": capture.trees if self._rank == 0 else {},
             "part": {"tensors": layout.tensors, "own": capture.own, "agreement": capture.agreement},
         }
-        self._run(lambda: finish(self._publish(client, job, message)))
+
+        def see_through() -> None:
+            error = self._publish(client, job, message, finish)
+            if error is not None:
+                finish(error)
+            else:
+                tidy()
+
+        self._run(see_through)
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the save in flight; whether it is over."""
@@ -171,15 +186,27 @@ class Background:
             self._client.close()
             self._client = None
 
-    def _publish(self, client: Client, job: Job, message: Mapping[str, Any]) -> Written | CheckpointError:
+    def _publish(
+        self, client: Client, job: Job, message: Mapping[str, Any], finish: Callable[[Written | CheckpointError], None]
+    ) -> CheckpointError | None:
+        """Why it failed; None where it is durable, and ``finish`` told so."""
         began = time.monotonic()
+        is_durable = False
+
+        def durable(word: Mapping[str, Any]) -> None:
+            nonlocal is_durable
+            is_durable = True
+            finish(Written(num_bytes=word["num_bytes"], write_s=word["write_s"], commit_s=word["commit_s"]))
+
         try:
-            done = client.save(message, self._board, job.timeout_s * _OTHERS_SHARE + _OTHERS_S)
+            client.save(message, self._board, job.timeout_s * _OTHERS_SHARE + _OTHERS_S, durable)
         except CheckpointError as error:
-            return error
+            return None if is_durable else error
         except Exception as error:
             # The arena is not used again before its reader is dead for certain: a snapshot can't be torn.
             self._drop()
+            if is_durable:
+                return None
             failure = gone_error(self._rank, str(error) or type(error).__name__)
             left_s = max(job.timeout_s - (time.monotonic() - began), 0.0)
             round_ = Round(self._board, job.round_name, rank=self._rank, world_size=self._world_size, deadline_s=left_s)
@@ -187,4 +214,4 @@ class Background:
             if self._rank == 0:
                 discard_unpublished(job.directory, job.id)
             return failure
-        return Written(num_bytes=done["num_bytes"], write_s=done["write_s"], commit_s=done["commit_s"])
+        return None

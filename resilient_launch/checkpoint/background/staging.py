@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +20,9 @@ from resilient_launch.checkpoint.index import Chunk, StoredTensor, merge_tensors
 from resilient_launch.checkpoint.train_state import Capture
 from resilient_launch.checkpoint.tree import dtype_name, tensor_bytes
 from resilient_launch.core.errors import CheckpointError
+
+_BLOCK_BYTES = 8 << 20
+_MOST_THREADS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +46,12 @@ class Layout:
 class Stager:
     """Lays out and copies one rank's part of a state. Remembers the layout, which stays the same from save to save."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, world_size: int, num_sharing: int = 1) -> None:
         self._rank, self._world_size = rank, world_size
+        # One core does not use up the memory's speed; the cores of other ranks are theirs.
+        num_cores = len(os.sched_getaffinity(0)) // num_sharing
+        self._num_helpers = max(min(num_cores, _MOST_THREADS) - 1, 0)
+        self._pool = ThreadPoolExecutor(max(self._num_helpers, 1), thread_name_prefix="rlaunch-copy")
         self._signature: object = None
         self._layout: Layout | None = None
         self._laid_out_in: Arena | None = None
@@ -61,14 +72,21 @@ class Stager:
             self._clear_gaps(layout, arena)
             self._laid_out_in = arena
         on_devices = []
+        blocks: deque[tuple[int, int, int]] = deque()
         for place in layout.places:
             tensor = _local(capture.tensors[place.key])
             if tensor.device.type != "cpu":
                 on_devices.append((place, tensor))
             elif tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-                ctypes.memmove(arena.address + place.offset, tensor.data_ptr(), place.num_bytes)
+                target, source = arena.address + place.offset, tensor.data_ptr()
+                for start in range(0, place.num_bytes, _BLOCK_BYTES):
+                    blocks.append((target + start, source + start, min(_BLOCK_BYTES, place.num_bytes - start)))
             else:
-                arena.view[place.offset : place.offset + place.num_bytes] = tensor_bytes(tensor)
+                arena.view[place.offset : place.offset + place.num_bytes] = tensor_bytes(tensor.detach())
+        helpers = [self._pool.submit(_move, blocks) for _ in range(min(self._num_helpers, len(blocks) - 1))]
+        _move(blocks)
+        for helper in helpers:
+            helper.result()
         if on_devices:
             self._copy_from_devices(on_devices, arena)
         return layout
@@ -89,7 +107,7 @@ class Stager:
             # Pageable memory would do too, at a part of the speed and one copy after the other.
             _cuda_runtime().cudaHostRegister(arena.address, arena.num_bytes, 0)
         for place, tensor in tensors:
-            source = tensor.resolve_conj().resolve_neg().contiguous()
+            source = tensor.detach().resolve_conj().resolve_neg().contiguous()
             target = self._pinned[place.offset : place.offset + place.num_bytes]
             target.view(source.dtype).view(source.shape).copy_(source, non_blocking=True)
         for device in {tensor.device for _, tensor in tensors}:
@@ -128,8 +146,15 @@ class Stager:
             position = place.offset + place.num_bytes
 
 
+def _move(blocks: deque[tuple[int, int, int]]) -> None:
+    """Copy blocks (to, from, bytes) until none is left; in several threads at once, as none holds Python's lock."""
+    with contextlib.suppress(IndexError):
+        while True:
+            ctypes.memmove(*blocks.popleft())
+
+
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _cuda_runtime() -> Any:

@@ -174,6 +174,7 @@ def test_a_full_disk_gives_its_space_back(tmp_path: Path) -> None:
     place = Place(mount / "checkpoints")
     try:
         place.begin().wait(DEADLINE_S)
+        place.checkpointer.settle()
         filler = mount / "filler"
         # Room for the directory and the beginning of its shard.
         filler.write_bytes(bytes((os.statvfs(mount).f_bfree - 2) * os.statvfs(mount).f_bsize))
