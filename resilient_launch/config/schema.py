@@ -49,6 +49,10 @@ class CheckpointConfig:
     """What a resume does when the checkpoint was written by other code."""
     save_timeout_s: float = 1800.0
     """How long one save may take before it is given up."""
+    is_async: bool = True
+    """Whether training goes on while a copy of its state is written; the copy takes memory of the state's size."""
+    on_save_failure: Literal["stop", "warn"] = "warn"
+    """What training does when a save failed; with ``warn`` it goes on, and saves again when the next one is due."""
 
 
 @dataclass(frozen=True, kw_only=True)

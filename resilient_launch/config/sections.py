@@ -137,6 +137,8 @@ CHECKPOINT: Fields = {
     "on_topology_change": Field("on_topology_change", v.choice("stop", "warn")),
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
+    "async": Field("is_async", v.boolean),
+    "on_save_failure": Field("on_save_failure", v.choice("stop", "warn")),
 }
 STAGGER: Fields = {
     "group": Field("group", _directory, str),

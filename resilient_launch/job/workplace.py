@@ -36,6 +36,7 @@ from resilient_launch.job.attempt import (
 from resilient_launch.job.failures import checkpoint_names
 from resilient_launch.job.lives import read_lives
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.writers import socket_of
 from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
 from resilient_launch.policy.requeue import Limits, passed_over
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
     from resilient_launch.checkpoint.arrays import ArrayCheckpointer
+    from resilient_launch.checkpoint.background.saving import Background
     from resilient_launch.checkpoint.checkpointer import Checkpointer
+    from resilient_launch.checkpoint.store import Board
 
 STORE_TIMEOUT = timedelta(seconds=300)
 THREADS_END_S = 3.0
@@ -68,6 +71,9 @@ class Workplace:
 
     has_arrays = False
     """Whether the state is an ArrayState, which is saved without torch."""
+
+    writer_socket: Path | None = None
+    """Where the node agent's checkpoint writer for this rank listens; None where the worker starts one itself."""
 
     same_step = RestartConfig().same_step
     """How often a checkpoint may lead nowhere before an older one is taken."""
@@ -114,6 +120,7 @@ class Workplace:
 
         run = self._run_record()
         claimed = self._claimed()
+        board = StoreBoard(self.store, "checkpoints")
         return Checkpointer(
             self.paths.checkpoints,
             run_id=str(run.get("id", self.paths.name)),
@@ -121,7 +128,8 @@ class Workplace:
             restart=self.restart,
             rank=self.rank,
             world_size=self.world_size,
-            board=StoreBoard(self.store, "checkpoints"),
+            board=board,
+            background=self._background(board) if self.config.is_async else None,
             code_version=claimed.code_version if claimed else "",
             keep=self.config.keep,
             allowed=frozenset(claimed.checkpoints) if claimed else None,
@@ -146,6 +154,24 @@ class Workplace:
             keep=self.config.keep,
             allowed=frozenset(claimed.checkpoints) if claimed else None,
             passed_over=self._passed_over(),
+        )
+
+    def close_checkpointer(self, timeout_s: float | None) -> None:
+        """Wait for a save in flight, at most so long, and let go of the writer; where there ever was a checkpointer."""
+        made = self.__dict__.get("checkpointer")
+        if made is not None:
+            made.close(timeout_s)
+
+    def _background(self, board: Board) -> Background:
+        from resilient_launch.checkpoint.background.saving import Background
+
+        num_sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return Background(
+            board,
+            rank=self.rank,
+            world_size=self.world_size,
+            socket=self.writer_socket,
+            num_sharing=num_sharing,
         )
 
     def history(self) -> History:
@@ -326,6 +352,7 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     launched = load(RunPaths(directory).config, frozen=True)
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
+    found.writer_socket = socket_of(Path(pages), found.local_rank)
     if launched.stagger.group is not None:
         # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
         found.every_steps = None
