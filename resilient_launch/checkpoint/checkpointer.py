@@ -28,6 +28,7 @@ from resilient_launch.checkpoint.store import (
     Rounds,
     Standing,
     Verdict,
+    described,
     fence,
     load,
     prune,
@@ -72,7 +73,8 @@ class Checkpointer:
     that uses one store; one rank alone needs none. ``attempt`` and
     ``restart`` (worker-group restart) name the checkpoints and must be new for every start of the training. ``allowed``
     are the checkpoints listed by the attempt's claim; None admits all that exist, and ``passed_over`` are not
-    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy. ``save_timeout_s``
+    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy, which may go by
+    ``metrics``: what they say at a save is saved with it. ``save_timeout_s``
     bounds one save on every rank, ``load_timeout_s`` one restore.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
@@ -95,6 +97,7 @@ class Checkpointer:
         keep: int | Policy = 2,
         allowed: Collection[str] | None = None,
         passed_over: Collection[str] = (),
+        metrics: Mapping[str, float] | None = None,
         save_timeout_s: float = 600.0,
         load_timeout_s: float = 1800.0,
         on_topology_change: OnChange = "error",
@@ -109,7 +112,7 @@ class Checkpointer:
         self._code_version = code_version
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._allowed = None if allowed is None else frozenset(allowed)
-        self._passed_over = frozenset(passed_over)
+        self._passed_over = passed_over
         self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
         self._on_topology_change, self._on_code_change = on_topology_change, on_code_change
         self._digesting = digesting or Digesting()
@@ -117,6 +120,7 @@ class Checkpointer:
         self._last_round: dict[str, tuple[int, int]] = {}
         self._verdicts: tuple[Verdict, ...] = ()
         self._is_prepared = False
+        self._metrics = metrics if metrics is not None else {}
         self._trained_before_s = 0.0
         self._started = time.monotonic()
         self._verified: set[CheckpointId] = set()
@@ -256,7 +260,7 @@ class Checkpointer:
             },
             reason=reason,
             training_s=self._trained_before_s + time.monotonic() - self._started,
-            metadata=metadata,
+            metadata={**metadata, **described(self._metrics)},
         )
 
     def _compare(self, manifest: Manifest, layout: Mapping[str, Any]) -> list[str]:

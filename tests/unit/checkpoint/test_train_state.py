@@ -21,6 +21,7 @@ from resilient_launch.checkpoint.index import INDEX_NAME, Index
 from resilient_launch.checkpoint.rng import seed_all
 from resilient_launch.checkpoint.train_state import TrainState
 from resilient_launch.core.errors import CheckpointError, UsageError
+from resilient_launch.policy.retention import any_of, best, newest
 
 CUT, END = 7, 20
 """The cut is in the middle of an epoch of 12 batches."""
@@ -409,6 +410,30 @@ def test_lineage_parents_and_retention(tmp_path: Path) -> None:
     assert store.published(tmp_path) == [ids[4], ids[2]]
     facts = store.open_checkpoint(tmp_path / str(ids[4])).manifest.facts
     assert facts.training_s >= restored.manifest.facts.training_s > 0
+
+
+def test_retention_by_what_the_training_logged(tmp_path: Path) -> None:
+    training = Training()
+    metrics: dict[str, float] = {}
+    saver = Checkpointer(tmp_path, keep=any_of(newest(1), best("loss")), metrics=metrics)
+    for step, loss in ((1, 3.0), (2, 0.5), (3, float("nan")), (4, 2.0)):
+        training.train(step)
+        metrics["loss"] = loss
+        saver.save(training.state)
+    assert [ident.step for ident in store.published(tmp_path)] == [4, 2]
+
+
+def test_a_save_that_fails_removes_nothing(tmp_path: Path) -> None:
+    training = Training()
+    saver = Checkpointer(tmp_path, keep=1)
+    saver.save(training.state)
+    training.train(1)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(CheckpointError):
+        saver.save(training.state, metadata={"not": object()})
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    saver.save(training.state)
+    assert [ident.step for ident in store.published(tmp_path)] == [1]
 
 
 def test_nothing_to_restore_leaves_the_state_alone(tmp_path: Path) -> None:

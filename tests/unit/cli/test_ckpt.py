@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_bench import CommandLine, add_attempt, make_run
+from cli_bench import CommandLine, add_attempt, job, make_run, set_verdict
 
 from resilient_launch.checkpoint.checkpointer import Checkpointer
 from resilient_launch.checkpoint.train_state import TrainState
@@ -249,3 +249,34 @@ def test_export_writes_one_file_for_inference(line: CommandLine, paths: RunPaths
 def test_a_step_that_is_not_there(line: CommandLine, paths: RunPaths) -> None:
     done = line.run("ckpt", "show", "run", "11")
     assert done.returncode == 1 and "try: one of the steps 30, 20, 10" in done.stderr
+
+
+# resume --from
+
+OVER = job("TIMEOUT")
+
+
+def test_resume_starts_a_lineage_from_an_older_checkpoint(line: CommandLine, paths: RunPaths) -> None:
+    set_verdict(paths, "failed")
+    line.slurm("scontrol", f'case "$1" in requeue) echo "$@" >>{line.directory}/asked;; *) {OVER};; esac')
+    done = line.run("resume", "run", "--from", "20")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "run: goes on from step 20, 1 checkpoints left behind; requeued job 7\n"
+    assert (line.directory / "asked").read_text() == "requeue 7\n" and not paths.verdict.exists()
+    rows = answer(line, "ls", "run")["checkpoints"]
+    assert [row["standing"] for row in rows] == ["passed over", "chosen", "older"]
+    assert rows[0]["why"] == f"left behind: training was told to go on from {NAMES[1]}"
+
+
+def test_resume_refuses_what_is_no_ground_to_stand_on(line: CommandLine, paths: RunPaths) -> None:
+    flip_a_bit(paths.checkpoints / NAMES[0])
+    line.slurm("scontrol", job("RUNNING"))
+    damaged = line.run("resume", "run", "--from", "10")
+    assert damaged.returncode == 1 and "is bit-flipped" in damaged.stderr
+    running = line.run("resume", "run", "--from", "20")
+    assert running.returncode == 1 and "try: rlaunch stop run" in running.stderr
+    line.slurm("scontrol", f'case "$1" in requeue) echo "no" >&2; exit 1;; *) {OVER};; esac')
+    line.slurm("sbatch", "echo 'sbatch: error: no' >&2; exit 1")
+    assert line.run("resume", "run", "--from", "20").returncode != 0
+    # Whatever was refused, the newest is still what a resume would use.
+    assert answer(line, "ls", "run")["checkpoints"][0]["standing"] == "chosen"

@@ -113,6 +113,9 @@ CONFIG = st.fixed_dictionaries(
             optional={
                 "every": SECONDS | st.sampled_from(["7 steps", "auto"]),
                 "keep": st.integers(1, 9),
+                "keep_spaced": SECONDS,
+                "keep_every_steps": st.integers(1, 999),
+                "keep_best": st.sampled_from(["lowest loss", "highest acc", "3 lowest eval/loss"]),
                 "failures_per_1000_node_days": st.floats(0.001, 1000).map(lambda rate: round(rate, 3)),
                 "preempt_exempt": SECONDS,
             },
