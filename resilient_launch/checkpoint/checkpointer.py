@@ -78,7 +78,8 @@ class Checkpointer:
     bounds one save on every rank, ``load_timeout_s`` one restore.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
-    as ``on_topology_change`` and ``on_code_change`` say; a code version that is empty on either side is not compared.
+    as ``on_topology_change`` and ``on_code_change`` say; ``allow`` are other
+    kinds of difference to accept; a code version that is empty on either side is not compared.
 
     Not for several threads at once. Every rank must make the same calls in the same order.
     """
@@ -102,6 +103,7 @@ class Checkpointer:
         load_timeout_s: float = 1800.0,
         on_topology_change: OnChange = "error",
         on_code_change: OnChange = "error",
+        allow: Collection[str] = (),
         digesting: Digesting | None = None,
     ) -> None:
         if board is None and world_size > 1:
@@ -115,6 +117,7 @@ class Checkpointer:
         self._passed_over = passed_over
         self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
         self._on_topology_change, self._on_code_change = on_topology_change, on_code_change
+        self._allow = frozenset(allow)
         self._digesting = digesting or Digesting()
         self._rounds = Rounds(board or LocalBoard(), rank=rank, world_size=world_size)
         self._last_round: dict[str, tuple[int, int]] = {}
@@ -174,8 +177,9 @@ class Checkpointer:
 
         Every rank verifies what it reads and a share of the rest before anything is applied. Damage sends a checkpoint
         to quarantine and the next older one is tried. Raises CheckpointError for a checkpoint that is sound but does
-        not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, dtype).
+        not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, shape, dtype).
         """
+        allowed = self._allow | frozenset(allow)
         round_ = self._rounds.start(self._round_name("load"), self._load_timeout_s)
         self._prepare()
 
@@ -183,9 +187,11 @@ class Checkpointer:
             index = Index.parse(checkpoint.read(INDEX_NAME))
             current = state.capture(self._rank, self._world_size)
             warnings = self._compare(checkpoint.manifest, current.layout)
-            destinations = state.destinations(index, current, rank=self._rank, world_size=self._world_size, allow=allow)
+            destinations = state.destinations(
+                index, current, rank=self._rank, world_size=self._world_size, allow=allowed
+            )
             read_tensors(checkpoint, index, destinations)
-            return Loaded(index=index, tensors=destinations, allow=frozenset(allow)), warnings
+            return Loaded(index=index, tensors=destinations, allow=allowed), warnings
 
         lineage = Lineage(
             run_id=self._run_id, attempt=self._attempt, allowed=self._allowed, passed_over=self._passed_over
@@ -273,12 +279,12 @@ class Checkpointer:
             )
             why = "training can go on but its results will not be bit-identical"
             if self._on_topology_change == "error":
-                raise CheckpointError(what, why=why, hint="start with the same topology, or allow it to change")
+                raise CheckpointError(what, why=why, hint="start with the same topology, or --allow topology")
             warnings.append(f"{what}: {why}")
         if self._code_version and facts.code_version and facts.code_version != self._code_version:
             what = f"checkpoint {manifest.name} was saved by code {facts.code_version}; this is {self._code_version}"
             if self._on_code_change == "error":
-                raise CheckpointError(what, hint="go on with the code that saved it, or allow the code to change")
+                raise CheckpointError(what, hint="go on with the code that saved it, or --allow code")
             warnings.append(what)
         return warnings
 

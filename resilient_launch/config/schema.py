@@ -63,8 +63,20 @@ class CheckpointConfig:
     """What a resume does when the checkpoint's parallel layout is another, the configured node range aside."""
     on_code_change: Literal["stop", "warn"] = "stop"
     """What a resume does when the checkpoint was written by other code."""
+    allow: tuple[str, ...] = ()
+    """Differences from the checkpoint that a resume accepts: topology, code, missing, unexpected, shape, dtype."""
     save_timeout_s: float = 1800.0
     """How long one save may take before it is given up."""
+
+    @property
+    def tolerated(self) -> frozenset[str]:
+        """The kinds of difference in a state's keys, shapes and dtypes that are accepted."""
+        return frozenset(self.allow) - {"topology", "code"}
+
+    def stops_on(self, kind: Literal["topology", "code"]) -> bool:
+        """Whether a resume stops when the layout, or the code, is not the checkpoint's."""
+        wanted = self.on_topology_change if kind == "topology" else self.on_code_change
+        return wanted == "stop" and kind not in self.allow
 
     def retention(self) -> Policy:
         """What the ``keep`` keys come to: a checkpoint stays where one of them wants it."""

@@ -25,6 +25,8 @@ from resilient_launch.core.ids import check_run_name
 from resilient_launch.core.units import format_duration
 from resilient_launch.policy.stagger import MAX_WRITERS
 
+ALLOWANCES = ("topology", "code", "missing", "unexpected", "shape", "dtype")
+
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
     return Field(
@@ -139,6 +141,7 @@ CHECKPOINT: Fields = {
     "keep_best": Field("keep_best", v.best, v.write_best),
     "on_topology_change": Field("on_topology_change", v.choice("stop", "warn")),
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
+    "allow": Field("allow", v.texts(v.choice(*ALLOWANCES), "[code, dtype]"), list),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
 }
 STAGGER: Fields = {

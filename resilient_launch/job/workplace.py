@@ -130,8 +130,9 @@ class Workplace:
             passed_over=self._passed_over(),
             metrics=self.metrics,
             save_timeout_s=self.save_timeout_s,
-            on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
-            on_code_change="error" if self.config.on_code_change == "stop" else "warn",
+            on_topology_change="error" if self.config.stops_on("topology") else "warn",
+            on_code_change="error" if self.config.stops_on("code") else "warn",
+            allow=self.config.tolerated,
         )
 
     def _array_checkpointer(self) -> ArrayCheckpointer:

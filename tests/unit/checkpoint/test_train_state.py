@@ -355,6 +355,32 @@ def test_differences_may_be_allowed_by_kind(tmp_path: Path) -> None:
         Checkpointer(tmp_path, attempt=1).restore(state, allow=("shapes",))
 
 
+def test_another_shape_stays_as_it_is_here_where_allowed(tmp_path: Path) -> None:
+    """A new head on a trained body: the head and its moments begin anew, all the rest goes on."""
+
+    def build(classes: int) -> tuple[torch.nn.Sequential, torch.optim.Optimizer, TrainState]:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, classes))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        return model, optimizer, TrainState(model=model, optimizer=optimizer)
+
+    old, old_optimizer, state = build(2)
+    Checkpointer(tmp_path).save(state)
+    new, optimizer, target = build(5)
+    head = new[1].weight.clone()
+    with pytest.raises(CheckpointError, match=r"model/1.weight: \[2, 4\] in") as caught:
+        Checkpointer(tmp_path, attempt=1, allow=("dtype",)).restore(target)
+    assert caught.value.hint.endswith("or --allow shape")
+    assert Checkpointer(tmp_path, attempt=1, allow=("shape",)).restore(target) is not None
+    assert torch.equal(new[0].weight, old[0].weight) and torch.equal(new[1].weight, head)
+    moments = optimizer.state[new[0].weight]["exp_avg"]
+    assert torch.equal(moments, old_optimizer.state[old[0].weight]["exp_avg"])
+    new(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(new[1].weight, head)
+
+
 def test_changed_parameter_groups_are_refused(tmp_path: Path) -> None:
     def state(*groups: list[str]) -> TrainState:
         model = torch.nn.Linear(3, 2)

@@ -68,6 +68,13 @@ def test_what_is_kept_beside_the_newest() -> None:
     assert kept == [0, 100, 200, 300, 350, 400, 500, 550, 600, 700, 800, 850, 900, 950]
 
 
+def test_what_a_resume_accepts() -> None:
+    strict, lax = config().checkpoint, config("checkpoint: {allow: [code, dtype]}").checkpoint
+    assert [strict.stops_on(kind) for kind in ("topology", "code")] == [True, True] and not strict.tolerated
+    assert [lax.stops_on(kind) for kind in ("topology", "code")] == [True, False] and lax.tolerated == {"dtype"}
+    assert not config("checkpoint: {on_topology_change: warn}").checkpoint.stops_on("topology")
+
+
 def test_clocks_are_text_and_not_base_sixty() -> None:
     assert config("time: 12:30:00").time_s == 12.5 * 3600
     assert config("time: 1-12:00:00").time_s == 36 * 3600
@@ -179,6 +186,7 @@ def test_a_null_leaves_the_default() -> None:
     ("text", "part"),
     [
         ("checkpoint: {keep: 0}", "at least 1"),
+        ("checkpoint: {allow: [codes]}", "one of topology, code, missing, unexpected, shape, dtype"),
         ("checkpoint: {keep_best: loss}", "must be lowest or highest"),
         ("checkpoint: {keep_best: 0 lowest loss}", "must be lowest or highest"),
         ("checkpoint: {keep_spaced: 6}", "no unit"),
