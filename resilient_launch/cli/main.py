@@ -16,10 +16,12 @@ from resilient_launch.cli import (
     doctor,
     drain,
     events,
+    fake,
     history,
     init,
     logs,
     plan,
+    rehearse,
     report,
     requeue,
     resume,
@@ -61,6 +63,8 @@ app.command("victims")(victims.victims)
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
+app.command("rehearse")(rehearse.rehearse)
+app.add_typer(fake.app, name="fake")
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from resilient_launch.config.schema import CheckpointConfig, Every
@@ -32,4 +33,10 @@ def attach(
     every = Every(steps=every_steps, seconds=every_s if every_steps or every_s else 600.0)
     found = workplace.find(directory, CheckpointConfig(every=every, keep=keep), grace_s)
     found.has_arrays = arrays
+    if "RLAUNCH_PAGE_DIR" in os.environ and found.paths.rehearsal.exists():
+        # Not needed by any other run, so not imported by any.
+        from resilient_launch.job.rehearsal import Instructions
+        from resilient_launch.job.rehearsed import RehearsedRun
+
+        return RehearsedRun(found, Instructions.parse(found.paths.rehearsal.read_bytes()))
     return Run(found)

@@ -189,6 +189,8 @@ def test_a_requeue_within_the_grace_window_brings_the_job_back(bench: Bench) -> 
     )
     (bench.directory / "go").touch()
     bench.wait_state(job_id, "PENDING")
+    # Else the job of partition high might find its node taken again, and preempt once more.
+    bench.wait_state(bench.jobs[-1], "COMPLETED")
     bench.slurm.start_now(job_id)
     ended = bench.wait_state(job_id, "COMPLETED")
     assert ended.restart_count == 1 and "again 1" in bench.output(job_id)
@@ -199,6 +201,7 @@ def test_a_job_that_stays_through_its_grace_is_requeued_by_slurm(bench: Bench) -
     job_id = _preempt(bench, ENDS_AT_ONCE_THE_SECOND_TIME + STAYS)
     waiting = bench.wait_state(job_id, "PENDING", timeout_s=90)
     assert waiting.restart_count == 1
+    bench.wait_state(bench.jobs[-1], "COMPLETED")
     bench.slurm.start_now(job_id)
     bench.wait_state(job_id, "COMPLETED")
     assert "again 1" in bench.output(job_id)

@@ -144,6 +144,8 @@ class _Session:
             _write(1, frame[1])
         elif kind == b"err":
             _write(2, frame[1])
+        elif kind == b"sleep":
+            time.sleep(float(frame[1]))
         elif kind == b"token":
             self._token = frame[1]
         elif kind == b"read":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 
+from resilient_launch.cluster.fake.accounting import Accounting
 from resilient_launch.cluster.fake.db import Database
 from resilient_launch.cluster.fake.model import Job, JobRequest, JobState, Node, Step, StepNode, exit_code
 from resilient_launch.cluster.fake.orders import Order, Orders, place_key
@@ -34,6 +35,7 @@ class Lifecycle:
         known = database.nodes()
         self.nodes = {name: known.get(name) or Node(name=name) for name in spec.node_names}
         self.reservations = Reservations(database)
+        self.accounting = Accounting(spec, database)
         self.next_id = int(database.meta("next_id") or 1)
         self.orders = Orders(spec.signals)
         self.changed: set[int] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,9 @@ from tests.faults.campaigns.tally import hold
 from tests.faults.campaigns.tracing import DONE, RAISED, Ended
 
 NOTHING: CheckpointId | None = None
+
+_IS_LOST = re.compile(r"(write|pwrite64|fsync|fdatasync)\(.*/\.tmp-step-.*= -1 (?!EINTR).*\(INJECTED\)")
+"""A failure of what makes a checkpoint durable; one that a signal caused is simply tried again."""
 
 
 def ident(step: int, attempt: int = 0) -> CheckpointId:
@@ -62,6 +66,8 @@ class Save:
         hold(ended.code != RAISED, "the save ended with an error that is none of ours", ended.text)
         allowed = [old, ident(20)] if ended.code is None else [ident(20)] if ended.code == DONE else [old]
         must_load(place, allowed, self.shape)
+        lies = [line for line in ended.trace if _IS_LOST.match(line)] if ended.code == DONE else []
+        hold(not lies, "the save was reported although its files may not be on the disk", lies)
         if ended.code is not None and ended.code != DONE:
             hold(str(place) in ended.text and "\ntry: " in ended.text, "the error says nothing that helps", ended.text)
             left = [path.name for path in place.iterdir() if path.name.startswith(".")]

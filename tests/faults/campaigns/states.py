@@ -91,7 +91,7 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
 
     digesting = store.Digesting(chunk_bytes=shape.chunk_bytes)
     others = {f"{ident}/report/{rank}": (lambda rank=rank: publish(board, rank)) for rank in range(1, shape.ranks)}
-    board = InlineBoard(others)
+    board: LocalBoard = InlineBoard(others)
     publish(board, 0)
 
 

@@ -13,25 +13,8 @@ from tests.faults.campaigns.operations import Operation
 from tests.faults.campaigns.tally import Tally, hold
 from tests.faults.campaigns.tracing import Call, calls, run
 
-CHANGES_ROOM = frozenset(
-    [
-        "openat",
-        "mkdir",
-        "write",
-        "pwrite64",
-        "writev",
-        "pwritev",
-        "fsync",
-        "fdatasync",
-        "close",
-        "rename",
-        "link",
-        "ftruncate",
-        "fallocate",
-        "copy_file_range",
-        "sync_file_range",
-    ]
-)
+_WRITES = {"write", "pwrite64", "writev", "pwritev", "fsync", "fdatasync", "close", "ftruncate", "fallocate"}
+CHANGES_ROOM = frozenset({"openat", "mkdir", "rename", "link", "copy_file_range", "sync_file_range", *_WRITES})
 """Calls that can find a file system, or a quota, full; close and fsync because a network file system writes late."""
 READS = "O_RDONLY"
 LASTING = "-from-then-on"

@@ -5,16 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import resilient_launch
 
 MOST_SHOWN = 20
 
 
 class BrokenError(Exception):
     """A promise that did not hold; the text says which."""
+
+
+class StopError(BaseException):
+    """Ends the campaigns at the first failure where that was asked for."""
 
 
 def hold(promise: object, what: str, *seen: object) -> None:
@@ -33,6 +40,7 @@ class Tally:
     form: str = "short"
     seed: int = 1
     only: str | None = None
+    stops_at_first: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, str]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -59,10 +67,13 @@ class Tally:
         self.failures.append({"part": part, "case": name, "what": what, "replay": replay})
         if len(self.failures) <= MOST_SHOWN:
             say(f"BAD {part} {name}: {what}\n    again: {replay}")
+        if self.stops_at_first:
+            raise StopError
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": 1,
+            "package": str(Path(resilient_launch.__file__).parent),
             "form": self.form,
             "seed": self.seed,
             "counts": dict(self.counts),
@@ -74,7 +85,3 @@ class Tally:
 
 def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-def names(items: Sequence[object]) -> str:
-    return ", ".join(map(str, items))

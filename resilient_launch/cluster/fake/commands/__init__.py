@@ -41,13 +41,15 @@ class Context:
 
 @dataclass(kw_only=True)
 class Reply:
-    """What a command answers. ``read`` asks for a script, ``wait`` keeps the command until that job or step is over."""
+    """What a command answers. ``read`` asks for a script, ``wait`` keeps the command until that job or step is over,
+    ``delay_s`` for so long before it prints anything."""
 
     code: int = 0
     out: str = ""
     err: str = ""
     read: str | None = None
     wait: str = ""
+    delay_s: float = 0.0
 
 
 class CommandError(Exception):
