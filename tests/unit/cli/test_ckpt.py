@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -280,3 +281,23 @@ def test_resume_refuses_what_is_no_ground_to_stand_on(line: CommandLine, paths: 
     assert line.run("resume", "run", "--from", "20").returncode != 0
     # Whatever was refused, the newest is still what a resume would use.
     assert answer(line, "ls", "run")["checkpoints"][0]["standing"] == "chosen"
+
+
+# push, pull
+
+
+def test_a_checkpoint_goes_to_another_place_and_comes_back(line: CommandLine, paths: RunPaths) -> None:
+    url = f"file://{line.directory}/archive"
+    assert answer(line, "push", "run", url, "20")["is_new"] and answer(line, "push", "run", url)["is_new"]
+    again = line.run("ckpt", "push", "run", url)
+    assert again.returncode == 0 and "is there already" in again.stdout
+    # The scratch file system was purged.
+    for name in NAMES:
+        shutil.rmtree(paths.checkpoints / name)
+    flip_a_bit(line.directory / "archive" / NAMES[2])
+    done = line.run("ckpt", "pull", "run", url)
+    assert done.returncode == 0 and done.stdout.startswith(f"{NAMES[1]}: "), done.stderr
+    assert f"{NAMES[2]} is damaged there" in done.stderr
+    assert answer(line, "verify", "run")["is_intact"]
+    missing = line.run("ckpt", "pull", "run", url, "10")
+    assert missing.returncode == 1 and "one of the steps 30, 20" in missing.stderr
