@@ -24,6 +24,7 @@ from resilient_launch.checkpoint.store import (
     RankReport,
     Round,
     Standing,
+    described,
     fence,
     load,
     prune,
@@ -32,7 +33,7 @@ from resilient_launch.checkpoint.store import (
 )
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
-from resilient_launch.policy.retention import newest
+from resilient_launch.policy.retention import Policy, newest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _LOG = logging.getLogger(__name__)
@@ -73,9 +74,10 @@ class ArrayCheckpointer:
         attempt: int = 0,
         restart: int = 0,
         code_version: str = "",
-        keep: int = 3,
+        keep: int | Policy = 3,
         allowed: Collection[str] | None = None,
         passed_over: Collection[str] = (),
+        metrics: Mapping[str, float] | None = None,
         shard_of: Callable[[str], str] = lambda _: "shard-00000.bin",
     ) -> None:
         self._directory, self._attempt, self._restart = directory, attempt, restart
@@ -83,9 +85,11 @@ class ArrayCheckpointer:
             run_id=run_id,
             attempt=attempt,
             allowed=None if allowed is None else frozenset(allowed),
-            passed_over=frozenset(passed_over),
+            passed_over=passed_over,
         )
-        self._code_version, self._policy, self._shard_of = code_version, newest(keep), shard_of
+        self._code_version, self._shard_of = code_version, shard_of
+        self._policy = newest(keep) if isinstance(keep, int) else keep
+        self._metrics = metrics if metrics is not None else {}
         self._verified: set[CheckpointId] = set()
         self._resumed_from: CheckpointId | None = None
         self._num_rounds = 0
@@ -124,6 +128,7 @@ class ArrayCheckpointer:
             code_version=self._code_version,
             versions={"numpy": np.__version__},
             reason=reason,
+            metadata=described(self._metrics),
         )
         done = publish(self._directory, ident, self._round("save"), write=write, merge=merge, facts=facts)
         self._verified.add(ident)

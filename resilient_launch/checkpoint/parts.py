@@ -137,11 +137,11 @@ class OptimizerPart:
         self._restore_dtypes(wanted)
 
     def problems(self, state: Any) -> list[tuple[str, str]]:
-        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | shape, text)."""
+        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | groups, text)."""
         saved = [list(group["params"]) for group in state["param_groups"]]
         own = [list(group["params"]) for group in self.get()["param_groups"]]
         if len(saved) != len(own):
-            return [("shape", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
+            return [("groups", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
         found = []
         for number, (old, new) in enumerate(zip(saved, own, strict=True)):
             where = f"parameter group {number}"

@@ -46,6 +46,9 @@ KINDS: dict[str, frozenset[str]] = {
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
     ),
+    # Steps that were computed again against what was logged of them before: same, or differs (`name`, `before`, `now`
+    # at the first step that does).
+    "rework": frozenset({"status", "step", "num_compared"}),
     # A worker group began on this node: `pids` is rank -> process id.
     "group_begin": frozenset({"pids"}),
     # A worker group ended: `exits` is rank -> exit code.

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from resilient_launch.core.events import EventWriter
 from resilient_launch.job.local_work import LocalWork
+from resilient_launch.job.once import Once
 from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
+from resilient_launch.job.rework import ReworkCheck
 from resilient_launch.job.saver import Saver
 from resilient_launch.job.workplace import Workplace, write_error_file
 
@@ -59,6 +61,8 @@ class Run:
         self._is_warm = False
         self._stops_on_failure = workplace.config.on_save_failure == "stop"
         self._local_work = LocalWork(self._page)
+        self._once = Once(workplace)
+        self._rework: ReworkCheck | None = None
         self._enter(Phase.INIT)
 
     # The step loop.
@@ -77,6 +81,7 @@ class Run:
             for note in state.inexactness(self.world_size):
                 log.warning("%s", note)
             self._tell_resume(step, str(restored.id) if restored is not None else None)
+            self._rework = self._workplace.rework_check(step, self._events)
         return step
 
     def _tell_resume(self, step: int, checkpoint: str | None) -> None:
@@ -249,10 +254,33 @@ class Run:
         finally:
             self._enter(before)
 
+    @contextmanager
+    def once(self, step: int, name: str, phase: Phase = Phase.EVAL) -> Iterator[bool]:
+        """Do something once in the run's life: ``with run.once(step, "eval") as is_due: ...``, on every rank.
+
+        ``is_due`` is the same on every rank, and false once the block has ended well before, in whatever attempt.
+        A block that was interrupted is due again; so is one of a lineage that was left behind. What it draws from
+        Python's, NumPy's and torch's generators does not count: training goes on as if it had not run.
+        """
+        with self._once.block(step, name) as is_due:
+            if not is_due:
+                yield False
+                return
+            with self.phase(phase):
+                yield True
+
     def log(self, step: int, **values: float) -> None:
-        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before."""
+        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before.
+
+        Losses and learning rates of steps that are computed again after a resume are compared with those logged
+        before; the first difference is a warning in the log and an event.
+        """
         if self.rank == 0:
-            self._events.emit("metric", step=step, values={name: float(value) for name, value in values.items()})
+            numbers = {name: float(value) for name, value in values.items()}
+            self._events.emit("metric", step=step, values=numbers)
+            self._workplace.metrics.update(numbers)
+            if self._rework is not None:
+                self._rework.compare(step, numbers)
 
     # Leaving.
 

@@ -21,6 +21,7 @@ from resilient_launch.config import load
 from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY, UsageError
+from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, signals, stacks
 from resilient_launch.job.attempt import (
@@ -33,13 +34,13 @@ from resilient_launch.job.attempt import (
     read_ends,
     record_end,
 )
-from resilient_launch.job.failures import checkpoint_names
-from resilient_launch.job.lives import read_lives
+from resilient_launch.job.branches import read_branches
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.prospect import not_to_use
+from resilient_launch.job.rework import ReworkCheck, read_logged
 from resilient_launch.job.writers import socket_of
 from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
-from resilient_launch.policy.requeue import Limits, passed_over
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -89,6 +90,7 @@ class Workplace:
         self.slurm_restart_count = int(env.get("SLURM_RESTART_COUNT") or 0)
         self.pid = os.getpid()
         self.every_steps = config.every.steps
+        self.metrics: dict[str, float] = {}
         self.save_timeout_s = config.save_timeout_s
 
     @cached_property
@@ -131,12 +133,14 @@ class Workplace:
             board=board,
             background=self._background(board) if self.config.is_async else None,
             code_version=claimed.code_version if claimed else "",
-            keep=self.config.keep,
+            keep=self.config.retention(),
             allowed=frozenset(claimed.checkpoints) if claimed else None,
             passed_over=self._passed_over(),
+            metrics=self.metrics,
             save_timeout_s=self.save_timeout_s,
-            on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
-            on_code_change="error" if self.config.on_code_change == "stop" else "warn",
+            on_topology_change="error" if self.config.stops_on("topology") else "warn",
+            on_code_change="error" if self.config.stops_on("code") else "warn",
+            allow=self.config.tolerated,
         )
 
     def _array_checkpointer(self) -> ArrayCheckpointer:
@@ -151,9 +155,10 @@ class Workplace:
             attempt=self.attempt,
             restart=self.restart,
             code_version=claimed.code_version if claimed else "",
-            keep=self.config.keep,
+            keep=self.config.retention(),
             allowed=frozenset(claimed.checkpoints) if claimed else None,
             passed_over=self._passed_over(),
+            metrics=self.metrics,
         )
 
     def close_checkpointer(self, timeout_s: float | None) -> None:
@@ -187,12 +192,22 @@ class Workplace:
             last = last_group_cause(self.paths, self.attempt, self.restart - 1)
         return History(last_step=max(steps), last_cause=last)
 
-    def _passed_over(self) -> frozenset[str]:
-        """Checkpoints that lead nowhere. The first rank alone chooses what all resume from, so it alone has to know."""
+    def rework_check(self, resume_step: int, events: EventWriter) -> ReworkCheck:
+        """What the steps from ``resume_step`` on must come out as, as far as this lineage has logged them before."""
+        branches = read_branches(self.paths)
+        before = read_logged(
+            self.paths,
+            until=(self.attempt, self.restart),
+            since_step=resume_step,
+            first_attempt=branches[-1].next_attempt if branches else 0,
+        )
+        return ReworkCheck(before, events)
+
+    def _passed_over(self) -> dict[str, str]:
+        """Checkpoints not to go on from, and why. The first rank alone chooses for all, so it alone has to know."""
         if self.rank != 0:
-            return frozenset()
-        lives = read_lives(self.paths, until=(self.attempt, self.restart))
-        return passed_over(lives, checkpoint_names(self.paths), limits=Limits(same_step=self.same_step))
+            return {}
+        return not_to_use(self.paths, until=(self.attempt, self.restart), same_step=self.same_step)
 
     def wants_agreement(self) -> bool:
         """Whether this worker should ask for an agreed save now."""

@@ -111,7 +111,7 @@ def publish(
                 files=tuple(sorted(files, key=lambda entry: entry.name)),
                 algorithm=digesting.algorithm,
             )
-            _commit(temporary, directory / str(ident), manifest)
+            commit_directory(temporary, directory / str(ident), manifest)
     except BaseException:
         discard(temporary)
         raise
@@ -246,7 +246,8 @@ def _write_rest(temporary: Path, extra: Mapping[str, bytes], digesting: Digestin
     return entries
 
 
-def _commit(temporary: Path, final: Path, manifest: Manifest) -> None:
+def commit_directory(temporary: Path, final: Path, manifest: Manifest) -> None:
+    """Publish a directory whose files are durable: its manifest, then one rename to a name that never existed."""
     try:
         write_file(temporary / MANIFEST_NAME, manifest.render())
         fsync_dir(temporary)
