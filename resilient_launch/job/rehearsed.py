@@ -134,7 +134,7 @@ class RehearsedRun(Run):
         """The mishaps of these kinds whose time has come for this worker, each once."""
         found = []
         for number, each in enumerate(self._told.mishaps):
-            is_here = each.rank is None or each.rank == self.rank
+            is_here = each.rank in (None, self.rank) and each.attempt in (None, self.attempt)
             is_now = step == each.step if each.kind.endswith("-save") else step >= each.step
             if each.kind in kinds and is_here and is_now and self._stage.mark(f"had.{number}.{self.rank:05d}"):
                 found.append(each)
