@@ -180,7 +180,7 @@ class RehearsedRun(Run):
         )
 
     def _stop(self) -> None:
-        if self._stage.mark("stopped", pid=os.getpid()):
+        if self._stage.mark("stopped", pid=os.getpid(), node=os.environ.get("RLAUNCH_NODE", "")):
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _own_save_mishap(self, path: str, existed: bool) -> bool:

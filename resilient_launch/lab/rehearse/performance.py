@@ -342,12 +342,11 @@ class _Play:
 
     def _cut_node(self, fake: FakeCluster) -> None:
         """The first rank stands still inside a save; its node is cut off, and it wakes up when a new attempt trains."""
-        stopped = self._wait(lambda: self._stage.read_marks("stopped"), STEP_TIMEOUT_S, "a worker inside its save")
-        pid = int(str(stopped["stopped"]["pid"]))
-        node = read_attempts(self._paths)[-1].nodes[0]
-        fake.fail_node(node, network_only=True)
+        marks = self._wait(lambda: self._stage.read_marks("stopped"), STEP_TIMEOUT_S, "a worker inside its save")
+        stopped = marks["stopped"]
+        fake.fail_node(str(stopped["node"]), network_only=True)
         self._wait(lambda: self._stage.read_marks("pid.0001."), STEP_TIMEOUT_S, "the next attempt")
-        self._signal(pid, signal.SIGCONT)
+        self._signal(int(str(stopped["pid"])), signal.SIGCONT)
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         """Only to a process of this very run: a number may be another's by now."""
