@@ -46,6 +46,7 @@ def rehearse(
     import json
 
     from resilient_launch.config import load
+    from resilient_launch.lab.rehearse.performance import leave_out
     from resilient_launch.lab.rehearse.scenarios import DEFAULT_STEPS, Moments, choose
     from resilient_launch.lab.rehearse.session import Session
     from resilient_launch.lab.rehearse.text import result_lines, summary_lines
@@ -54,8 +55,9 @@ def rehearse(
         raise UsageError("--all and --scenario", why="ask for different things", hint="give one of them")
     chosen = choose([] if all_ else (scenario or QUICK))
     moments = Moments.of(DEFAULT_STEPS if steps is None else steps)
-    resolved = load(config, set_ or ())
-    where = root_of(root) / "rehearsals" / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = root_of(root)
+    resolved = leave_out(load(config, set_ or ()), directory)
+    where = directory / "rehearsals" / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     words = ["rlaunch", "rehearse", str(config), "--steps", str(moments.steps), "--seed", str(seed)]
     words += [word for each in set_ or () for word in ("--set", each)]
     session = Session(

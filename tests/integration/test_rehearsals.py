@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from integration_bench import REPOSITORY, RunBench, marked
 
-from resilient_launch.testing import Rehearse
+if TYPE_CHECKING:
+    from resilient_launch.testing import Rehearse
 
 pytest_plugins = ["resilient_launch.testing"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import random
 import signal
@@ -98,6 +99,15 @@ def rehearsal_config(config: LaunchConfig, moments: Moments) -> LaunchConfig:
         restart=RestartConfig(max_worker_restarts=3, max_crashes=1, same_step=4, backoff_s=0.0, exclude_nodes=False),
         hang=HangConfig(floor_s=3.0, ceiling_s=120.0),
     )
+
+
+def leave_out(config: LaunchConfig, directory: Path) -> LaunchConfig:
+    """The configuration whose code does not include ``directory``: older runs and rehearsals are no part of the job."""
+    if not directory.is_relative_to(config.workdir) or directory == config.workdir:
+        return config
+    # Names may hold what a pattern would take for its own.
+    pattern = f"{glob.escape(str(directory.relative_to(config.workdir)))}/*"
+    return replace(config, code=replace(config.code, exclude=(*config.code.exclude, pattern)))
 
 
 class Theatre:
