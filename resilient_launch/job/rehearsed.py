@@ -138,7 +138,7 @@ class RehearsedRun(Run):
         """The mishaps of these kinds whose time has come for this worker, each once."""
         found = []
         for number, each in enumerate(self._told.mishaps):
-            is_here = each.rank is None or each.rank == self.rank
+            is_here = each.rank in (None, self.rank) and each.attempt in (None, self.attempt)
             is_now = step == each.step if each.kind.endswith("-save") else step >= each.step
             if each.kind in kinds and is_here and is_now and self._stage.mark(f"had.{number}.{self.rank:05d}"):
                 found.append(each)
@@ -181,7 +181,7 @@ class RehearsedRun(Run):
         )
 
     def _stop(self) -> None:
-        if self._stage.mark("stopped", pid=os.getpid()):
+        if self._stage.mark("stopped", pid=os.getpid(), node=os.environ.get("RLAUNCH_NODE", "")):
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _own_save_mishap(self, path: str, existed: bool) -> bool:
