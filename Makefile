@@ -6,12 +6,13 @@ PYTEST_ARGS ?= -n 2 --dist loadgroup
 QUICKSTART_ROOT ?= build/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults integration contract bench stagger-storm clean
+.PHONY: help install quickstart test lint unit faults campaigns integration contract bench stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make campaigns    crash points, storage errors, reordering, power cuts and chaos, long form"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
 	@echo "make bench        every benchmark, short form"
 
@@ -37,8 +38,14 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit
 
+# Minutes in the short form. FORM=long takes an hour or two; PARTS names some of the campaigns.
+FORM ?= short
 faults: install
 	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m tests.faults.campaigns --form $(FORM) $(PARTS)
+
+campaigns: install
+	$(BIN)/python -m tests.faults.campaigns --form long $(PARTS)
 
 contract: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/contract

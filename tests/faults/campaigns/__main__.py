@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.faults.campaigns import damage, mutations, power_cut, reordering, strikes
+from tests.faults.campaigns import damage, mutations, power_cut, reordering, strikes, torch_ranks
 from tests.faults.campaigns.tally import StopError, Tally, say
 
 PARTS: dict[str, Callable[[Tally], None]] = {
     "crash-points": strikes.crash_points,
     "errors": strikes.errors,
+    "torch-ranks": torch_ranks.torch_ranks,
     "damage": damage.damage,
     "reordering": reordering.reordering,
     "power-cuts": power_cut.power_cuts,
