@@ -19,6 +19,7 @@ from resilient_launch.core.durable import fsync_dir
 from resilient_launch.core.ids import CheckpointId
 
 _HIDDEN = re.compile(r"\.(tmp|fenced|trash)-(step-[^-]+)-[0-9a-f]+")
+_QUARANTINED = re.compile(r"(step-.+)\.(?:corrupt|fenced)(?:-\d+)?")
 _POINTER = re.compile(r"\.tmp-LATEST-[0-9a-f]+")
 
 
@@ -30,6 +31,17 @@ def temporary_name(ident: CheckpointId) -> str:
 def fenced_name(temporary: str) -> str:
     """What fencing renames a temporary directory to."""
     return ".fenced-" + temporary.removeprefix(".tmp-")
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether this is the name of a directory that is being written, or that nobody will finish."""
+    return _HIDDEN.fullmatch(name) is not None
+
+
+def quarantined(name: str) -> CheckpointId | None:
+    """The checkpoint that a name in quarantine stands for; None for any other name."""
+    match = _QUARANTINED.fullmatch(name)
+    return CheckpointId.parse(match[1]) if match else None
 
 
 def fence(directory: Path, attempt: int, restart: int = 0) -> list[str]:
