@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.faults.campaigns import damage, mutations, power_cut, reordering, strikes, torch_ranks
+from tests.faults.campaigns import chaos, damage, mutations, power_cut, reordering, strikes, torch_ranks
 from tests.faults.campaigns.tally import StopError, Tally, say
 
 PARTS: dict[str, Callable[[Tally], None]] = {
@@ -24,6 +24,8 @@ PARTS: dict[str, Callable[[Tally], None]] = {
     "reordering": reordering.reordering,
     "power-cuts": power_cut.power_cuts,
     "mutations": mutations.mutations,
+    "chaos-article": chaos.chaos_article,
+    "chaos-quickstart": chaos.chaos_quickstart,
 }
 
 
