@@ -19,10 +19,10 @@ from tests.faults.campaigns.tally import StopError, Tally, say
 PARTS: dict[str, Callable[[Tally], None]] = {
     "crash-points": strikes.crash_points,
     "errors": strikes.errors,
-    "torch-ranks": torch_ranks.torch_ranks,
     "damage": damage.damage,
     "reordering": reordering.reordering,
     "power-cuts": power_cut.power_cuts,
+    "torch-ranks": torch_ranks.torch_ranks,
     "mutations": mutations.mutations,
     "chaos-article": chaos.chaos_article,
     "chaos-quickstart": chaos.chaos_quickstart,
