@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import signal
 import sys
 import time
@@ -27,6 +28,8 @@ PARTS: dict[str, Callable[[Tally], None]] = {
     "chaos-article": chaos.chaos_article,
     "chaos-quickstart": chaos.chaos_quickstart,
 }
+
+NEED_STRACE = {"crash-points", "errors", "reordering", "torch-ranks", "mutations"}
 
 
 def main() -> None:
@@ -58,6 +61,9 @@ def main() -> None:
 
 def _run(part: str, tally: Tally) -> None:
     began, before = time.monotonic(), tally.counts.copy()
+    if part in NEED_STRACE and not shutil.which("strace"):
+        tally.left_out.append(f"{part}: there is no strace")
+        return
     with tally.case(part, "the campaign itself"):
         PARTS[part](tally)
     found = ", ".join(f"{count} {name}" for name, count in (tally.counts - before).items())
