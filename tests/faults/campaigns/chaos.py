@@ -114,9 +114,7 @@ def _chaos(tally: Tally, part: str, program: Program, num_schedules: int) -> Non
                 said = f"{schedule}\n{performed.text[-TAIL:]}"
                 hold(not performed.problem, performed.problem, said)
                 hold(performed.digest == reference, f"digest {performed.digest} instead of {reference}", said)
-                say(
-                    f"{name}: as without faults, after {performed.num_attempts} attempts and {performed.num_faults} faults"
-                )
+                say(f"{name}: as without faults ({performed.num_faults} faults, {performed.num_attempts} attempts)")
                 tally.counts["schedules"] += 1
                 tally.counts["faults in schedules"] += performed.num_faults
                 tally.counts["attempts in schedules"] += performed.num_attempts
