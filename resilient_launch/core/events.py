@@ -57,6 +57,8 @@ KINDS: dict[str, frozenset[str]] = {
     "end": frozenset({"cause", "step"}),
 }
 
+_NOTHING: frozenset[str] = frozenset()
+
 CHECKPOINT_STATUS = ("begin", "staged", "durable", "failed")
 
 
@@ -125,8 +127,8 @@ class EventWriter:
 def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Every readable event of a directory's ``*.jsonl`` files, or of the files given, file by file in name order.
 
-    A torn last line, a line that is not a JSON object and a file that vanished are passed over; unknown kinds of a
-    newer version are passed on.
+    A torn last line, a line that is not a JSON object, one that lacks a field of its kind and a file that vanished are
+    passed over; unknown kinds of a newer version are passed on.
     """
     paths = sorted(files.glob("*.jsonl")) if isinstance(files, Path) else files
     for path in paths:
@@ -137,9 +139,11 @@ def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
                         continue
                     try:
                         record = json.loads(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         continue
-                    if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                    if not isinstance(record, dict) or not isinstance(kind := record.get("kind"), str):
+                        continue
+                    if KINDS.get(kind, _NOTHING) <= record.keys():
                         yield record
         except FileNotFoundError:
             continue
