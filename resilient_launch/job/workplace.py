@@ -65,6 +65,11 @@ class Workplace:
     stopped_exit_code = EXIT_OK
     """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
 
+    is_elastic = False
+    """Whether the number of nodes, and so of ranks, may be another in every attempt."""
+    global_batch: int | None = None
+    """Samples of one step over all ranks, where the configuration says."""
+
     same_step = RestartConfig().same_step
     """How often a checkpoint may lead nowhere before an older one is taken."""
 
@@ -121,7 +126,7 @@ class Workplace:
             allowed=frozenset(claimed.checkpoints) if claimed else None,
             passed_over=self._passed_over(),
             save_timeout_s=self.save_timeout_s,
-            on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
+            on_topology_change="error" if self.config.on_topology_change == "stop" and not self.is_elastic else "warn",
             on_code_change="error" if self.config.on_code_change == "stop" else "warn",
         )
 
@@ -303,6 +308,8 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     launched = load(RunPaths(directory).config, frozen=True)
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
+    found.is_elastic = launched.nodes.min < launched.nodes.max
+    found.global_batch = launched.global_batch
     if launched.stagger.group is not None:
         # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
         found.every_steps = None
