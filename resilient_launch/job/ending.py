@@ -229,7 +229,7 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
                 blame = Cause(word["blame"]) if word.get("blame") else None
-                reports.append(NodeReport(**{**word, "blame": blame}))
+                reports.append(NodeReport(**{**word, "blame": blame, "suspects": tuple(word.get("suspects", ()))}))
     return reports
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from resilient_launch.core.errors import UsageError
 from resilient_launch.core.events import EventWriter
 from resilient_launch.job.local_work import LocalWork
 from resilient_launch.job.once import Once
@@ -64,6 +65,19 @@ class Run:
         self._once = Once(workplace)
         self._rework: ReworkCheck | None = None
         self._enter(Phase.INIT)
+
+    @property
+    def batch_size(self) -> int:
+        """This rank's share of the configuration's ``global_batch``: more for each where there are fewer ranks.
+
+        Raises UsageError where the configuration has none, or the ranks cannot share it equally.
+        """
+        total = self._workplace.global_batch
+        if total is None:
+            raise UsageError("no global batch", why="the configuration sets none", hint="global_batch: 512")
+        if total % self.world_size:
+            raise UsageError(f"global batch {total}", why=f"{self.world_size} ranks cannot share it equally")
+        return total // self.world_size
 
     # The step loop.
 

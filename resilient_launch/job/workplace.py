@@ -76,6 +76,11 @@ class Workplace:
     writer_socket: Path | None = None
     """Where the node agent's checkpoint writer for this rank listens; None where the worker starts one itself."""
 
+    is_elastic = False
+    """Whether the number of nodes, and so of ranks, may be another in every attempt."""
+    global_batch: int | None = None
+    """Samples of one step over all ranks, where the configuration says."""
+
     same_step = RestartConfig().same_step
     """How often a checkpoint may lead nowhere before an older one is taken."""
 
@@ -138,7 +143,7 @@ class Workplace:
             passed_over=self._passed_over(),
             metrics=self.metrics,
             save_timeout_s=self.save_timeout_s,
-            on_topology_change="error" if self.config.stops_on("topology") else "warn",
+            on_topology_change="error" if self.config.stops_on("topology") and not self.is_elastic else "warn",
             on_code_change="error" if self.config.stops_on("code") else "warn",
             allow=self.config.tolerated,
         )
@@ -368,6 +373,8 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
     found.writer_socket = socket_of(Path(pages), found.local_rank)
+    found.is_elastic = launched.nodes.min < launched.nodes.max
+    found.global_batch = launched.global_batch
     if launched.stagger.group is not None:
         # Saves wait for their turn, so the agent asks for them, those that are due by steps too.
         found.every_steps = None
