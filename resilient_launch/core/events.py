@@ -24,7 +24,8 @@ KINDS: dict[str, frozenset[str]] = {
     # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave.
     "phase": frozenset({"phase"}),
     # A window of steps: `first` is the index of its first step (count before it), `end_s` the monotonic end of every
-    # step relative to `mono0`. Arrays keep a run of 10^7 steps readable.
+    # step relative to `mono0`. Arrays keep a run of 10^7 steps readable. `local_s` is what steps cost this rank by
+    # itself, 0 where that was not timed, from step `local_first` on (without it, from `first`).
     "window": frozenset({"first", "mono0", "end_s"}),
     # Values a script logged for a step; the newest attempt's line wins for a step logged twice.
     "metric": frozenset({"step", "values"}),

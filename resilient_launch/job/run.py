@@ -139,11 +139,11 @@ class Run:
             if gap > floats[_STEP_GAP]:
                 self._note_gap(gap)
             self._ends.append(now - self._mono0)
+            self._local_work.close_step(step)
             if len(self._ends) >= WINDOW_STEPS or self._ends[-1] - self._ends[0] > WINDOW_S:
                 self._flush_window()
             if ints[_PHASE] != Phase.STEP:
                 self._enter(Phase.STEP)
-            self._local_work.close_step(step)
         elif ints[_PHASE] < Phase.FIRST_STEP:
             self._enter(Phase.FIRST_STEP)
         ints[_STEP] = step
@@ -187,6 +187,8 @@ class Run:
 
     def _save(self, state: TrainState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False) -> None:
         before = Phase(self._page.phase)
+        # What comes after is written after it, should this process be killed.
+        self._flush_window()
         self._enter(Phase.SAVE)
         step, began = state.step, time.monotonic()
         name = reason.name.lower()
@@ -303,7 +305,9 @@ class Run:
     def _flush_window(self) -> None:
         if self._ends:
             ends = [round(end, 6) for end in self._ends]
-            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends)
+            first, local_s = self._local_work.take()
+            local = {"local_first": first, "local_s": local_s} if local_s else {}
+            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends, **local)
             self._first += len(ends)
             self._ends.clear()
 
