@@ -103,6 +103,11 @@ class OptimizerPart:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer itself."""
+        return self._optimizer
+
     def get(self) -> dict[str, Any]:
         with self._no_first_step():
             return dict(get_optimizer_state_dict(self._model, self._optimizer))

@@ -119,6 +119,15 @@ class TrainState:
             advance()
         return self.step
 
+    def parts(self, world_size: int = 1) -> Mapping[str, Part]:
+        """What is saved, by entry, the random state and ranks' own buffers included."""
+        return self._all_parts(world_size)
+
+    @property
+    def data(self) -> Stateful | None:
+        """The sampler or loader that the state was made with."""
+        return self._data
+
     def inexactness(self, world_size: int) -> tuple[str, ...]:
         """What will keep a resumed run from being bit-identical although its whole state is restored.
 

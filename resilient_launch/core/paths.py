@@ -42,6 +42,11 @@ class RunPaths:
         return self.directory / "code"
 
     @property
+    def rehearsal(self) -> Path:
+        """What a rehearsal tells the workers; outside, since it is there before the run is."""
+        return self.directory.parent / f"{self.name}.rehearsal.json"
+
+    @property
     def attempts(self) -> Path:
         return self.directory / "attempts"
 

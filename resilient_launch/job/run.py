@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.events import EventWriter
@@ -17,7 +17,7 @@ from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
 from resilient_launch.job.workplace import Workplace, write_error_file
 
 if TYPE_CHECKING:
-    from resilient_launch.checkpoint.checkpointer import Checkpointer
+    from resilient_launch.checkpoint.arrays import ArrayState
     from resilient_launch.checkpoint.train_state import TrainState
 
 WINDOW_STEPS = 50
@@ -61,7 +61,7 @@ class Run:
 
     # The step loop.
 
-    def restore(self, state: TrainState) -> int:
+    def restore(self, state: TrainState | ArrayState) -> int:
         """Load the newest verified checkpoint into ``state``; returns its step, 0 when the run starts fresh.
 
         Raises CheckpointError when the run's configuration says that a mismatch (world size, layout, code version,
@@ -107,7 +107,7 @@ class Run:
             checkpoint=checkpoint,
         )
 
-    def steps(self, state: TrainState, until: int) -> Iterator[int]:
+    def steps(self, state: TrainState | ArrayState, until: int) -> Iterator[int]:
         """Yield the index of every step still to do, up to ``until`` completed ones.
 
         After each, ``state.step`` and the position in the data go on by one step; checkpoints are made when due, when
@@ -125,7 +125,7 @@ class Run:
             self._save(state, Reason.END)
         self._flush_window()
 
-    def boundary(self, state: TrainState) -> None:
+    def boundary(self, state: TrainState | ArrayState) -> None:
         """Between two steps, for code that owns its loop: note progress, save if due or agreed, leave if told.
 
         Call it on every rank once a step, after ``state.advance()``. Costs about two microseconds when nothing is due.
@@ -156,7 +156,7 @@ class Run:
         if every and step % every == 0 and step > self._saved_step and step > 0:
             self._save(state, Reason.STEPS)
 
-    def _obey(self, state: TrainState) -> None:
+    def _obey(self, state: TrainState | ArrayState) -> None:
         """The agent asked to hold at a step: go on if it is not reached, else wait for the word and act on it."""
         page, step = self._page, state.step
         patience = time.monotonic() + HOLD_TIMEOUT_S
@@ -181,11 +181,13 @@ class Run:
             self._leave(Outcome.STOPPED)
             raise Stopped(self._workplace.stopped_exit_code)
 
-    def checkpoint(self, state: TrainState) -> None:
+    def checkpoint(self, state: TrainState | ArrayState) -> None:
         """Save now. Every rank must call it at the same step."""
         self._save(state, Reason.REQUEST)
 
-    def _save(self, state: TrainState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False) -> None:
+    def _save(
+        self, state: TrainState | ArrayState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False
+    ) -> None:
         before = Phase(self._page.phase)
         # What comes after is written after it, should this process be killed.
         self._flush_window()
@@ -312,7 +314,7 @@ class Run:
             self._ends.clear()
 
     @property
-    def _checkpointer(self) -> Checkpointer:
+    def _checkpointer(self) -> Any:
         return self._workplace.checkpointer
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from resilient_launch.config import load
 from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
-from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
+from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY, UsageError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, signals, stacks
 from resilient_launch.job.attempt import (
@@ -44,6 +44,7 @@ from resilient_launch.policy.requeue import Limits, passed_over
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+    from resilient_launch.checkpoint.arrays import ArrayCheckpointer
     from resilient_launch.checkpoint.checkpointer import Checkpointer
 
 STORE_TIMEOUT = timedelta(seconds=300)
@@ -65,6 +66,9 @@ class Workplace:
     """Whether the worker itself asks for agreed saves, for lack of an agent that does."""
     stopped_exit_code = EXIT_OK
     """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
+
+    has_arrays = False
+    """Whether the state is an ArrayState, which is saved without torch."""
 
     same_step = RestartConfig().same_step
     """How often a checkpoint may lead nowhere before an older one is taken."""
@@ -103,7 +107,9 @@ class Workplace:
         return PrefixStore(f"rlaunch/{self.restart}", client)
 
     @cached_property
-    def checkpointer(self) -> Checkpointer:
+    def checkpointer(self) -> Checkpointer | ArrayCheckpointer:
+        if self.has_arrays:
+            return self._array_checkpointer()
         from resilient_launch.checkpoint.checkpointer import Checkpointer
         from resilient_launch.checkpoint.torch_board import StoreBoard
 
@@ -124,6 +130,23 @@ class Workplace:
             save_timeout_s=self.save_timeout_s,
             on_topology_change="error" if self.config.on_topology_change == "stop" else "warn",
             on_code_change="error" if self.config.on_code_change == "stop" else "warn",
+        )
+
+    def _array_checkpointer(self) -> ArrayCheckpointer:
+        from resilient_launch.checkpoint.arrays import ArrayCheckpointer
+
+        if self.world_size > 1:
+            raise UsageError(f"a state of arrays on {self.world_size} workers", why="is one process's own")
+        claimed = self._claimed()
+        return ArrayCheckpointer(
+            self.paths.checkpoints,
+            run_id=str(self._run_record().get("id", self.paths.name)),
+            attempt=self.attempt,
+            restart=self.restart,
+            code_version=claimed.code_version if claimed else "",
+            keep=self.config.keep,
+            allowed=frozenset(claimed.checkpoints) if claimed else None,
+            passed_over=self._passed_over(),
         )
 
     def history(self) -> History:
