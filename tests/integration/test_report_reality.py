@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
