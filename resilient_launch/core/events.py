@@ -21,7 +21,8 @@ SCHEMA = 1
 KINDS: dict[str, frozenset[str]] = {
     # An attempt's claim: job_id, slurm_restart_count, nodes (names).
     "attempt": frozenset({"job_id", "slurm_restart_count", "nodes"}),
-    # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave.
+    # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave. With the first step a
+    # rank says, where it knows, `until` which count of completed steps the loop goes.
     "phase": frozenset({"phase"}),
     # A window of steps: `first` is the index of its first step (count before it), `end_s` the monotonic end of every
     # step relative to `mono0`. Arrays keep a run of 10^7 steps readable. `local_s` is what steps cost this rank by

@@ -56,6 +56,7 @@ class Run:
         self._first = 0
         self._mono0 = time.monotonic()
         self._saved_step = -1
+        self._until: int | None = None
         self._local_work = LocalWork(self._page)
         self._enter(Phase.INIT)
 
@@ -115,6 +116,7 @@ class Run:
         leave.
         """
         self._first = state.step
+        self._until = until
         self._mono0 = time.monotonic()
         self.boundary(state)
         while state.step < until:
@@ -296,7 +298,8 @@ class Run:
     def _enter(self, phase: Phase) -> None:
         self.heartbeat()
         self._page.phase = phase
-        self._events.emit("phase", phase=phase.name.lower())
+        goal: dict[str, Any] = {"until": self._until} if phase is Phase.FIRST_STEP and self._until is not None else {}
+        self._events.emit("phase", phase=phase.name.lower(), **goal)
 
     def _note_gap(self, gap_s: float) -> None:
         """Remember the longest time without a sign of life in this phase: hang timeouts follow from it."""
