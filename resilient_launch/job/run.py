@@ -61,6 +61,7 @@ class Run:
         self._saver = Saver(workplace, self._page, self._events)
         self._is_warm = False
         self._stops_on_failure = workplace.config.on_save_failure == "stop"
+        self._until: int | None = None
         self._local_work = LocalWork(self._page)
         self._once = Once(workplace)
         self._rework: ReworkCheck | None = None
@@ -133,6 +134,7 @@ class Run:
         leave.
         """
         self._first = state.step
+        self._until = until
         self._mono0 = time.monotonic()
         self.boundary(state)
         while state.step < until:
@@ -158,11 +160,11 @@ class Run:
             if gap > floats[_STEP_GAP]:
                 self._note_gap(gap)
             self._ends.append(now - self._mono0)
+            self._local_work.close_step(step)
             if len(self._ends) >= WINDOW_STEPS or self._ends[-1] - self._ends[0] > WINDOW_S:
                 self._flush_window()
             if ints[_PHASE] != Phase.STEP:
                 self._enter(Phase.STEP)
-            self._local_work.close_step(step)
             if not self._is_warm:
                 self._is_warm = True
                 self._saver.warm_up(state)
@@ -218,6 +220,8 @@ class Run:
 
     def _save(self, state: TrainState | ArrayState, reason: Reason, *, waits: bool = False) -> None:
         before = Phase(self._page.phase)
+        # What comes after is written after it, should this process be killed.
+        self._flush_window()
         self._enter(Phase.SAVE)
         self._saver.save(state, reason, waits=waits)
         self._enter(before)
@@ -320,7 +324,8 @@ class Run:
     def _enter(self, phase: Phase) -> None:
         self.heartbeat()
         self._page.phase = phase
-        self._events.emit("phase", phase=phase.name.lower())
+        goal: dict[str, Any] = {"until": self._until} if phase is Phase.FIRST_STEP and self._until is not None else {}
+        self._events.emit("phase", phase=phase.name.lower(), **goal)
 
     def _note_gap(self, gap_s: float) -> None:
         """Remember the longest time without a sign of life in this phase: hang timeouts follow from it."""
@@ -331,7 +336,9 @@ class Run:
     def _flush_window(self) -> None:
         if self._ends:
             ends = [round(end, 6) for end in self._ends]
-            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends)
+            first, local_s = self._local_work.take()
+            local = {"local_first": first, "local_s": local_s} if local_s else {}
+            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends, **local)
             self._first += len(ends)
             self._ends.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -367,6 +368,8 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
+    # The interpreter's last collections walk all of torch: 0.9 s of CPU a rank against 0.16, when the end is near.
+    atexit.register(gc.freeze)
     own = Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}"
     stacks.register(own.with_name(f"{own.name}.stack"))
     launched = load(RunPaths(directory).config, frozen=True)
