@@ -161,6 +161,10 @@ class Scheduler(Protocol):
         """Names of the partition's nodes (of all, for "") that are neither down, drained nor reserved."""
         ...
 
+    def partition_setting(self, partition: str, name: str) -> str | None:
+        """The value of one of a partition's settings, such as GraceTime; None where there is none."""
+        ...
+
     def node_address(self, node: str) -> str:
         """An address that reaches the node from another one: a name need not resolve."""
         ...

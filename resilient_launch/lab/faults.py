@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.config.schema import (
@@ -32,6 +31,7 @@ from resilient_launch.config.schema import (
     TimeLimit,
 )
 from resilient_launch.core.errors import RlaunchError
+from resilient_launch.core.events import read_events
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.launch.clusters import Connection
 from resilient_launch.report.attempts import AttemptRow, attempt_rows
@@ -169,13 +169,12 @@ def _strike_cluster(fault: Fault, fake: FakeCluster) -> None:
 
 
 def _signal_worker(paths: RunPaths, rank: int, number: signal.Signals) -> None:
-    """The fake's nodes are this machine: a worker is the process that has the run and the rank in its environment."""
-    marks = {f"RLAUNCH_RUN_DIR={paths.directory}".encode(), f"RANK={rank}".encode()}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = set((entry / "environ").read_bytes().split(b"\0"))
-                if marks <= words and (entry / "cmdline").read_bytes().split(b"\0")[0] != b"/bin/sh":
-                    os.kill(int(entry.name), number)
-                    return
+    """The fake's nodes are this machine: a worker's process is one of the newest group that its node's agent began."""
+    begun = [event for event in read_events(paths.events) if event["kind"] == "group_begin"]
+    for event in sorted(begun, key=lambda event: float(event["t"]), reverse=True):
+        if str(rank) in event["pids"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(event["pids"][str(rank)]), number)
+                return
+            break
     raise RlaunchError(f"worker {rank}", why="is not running")

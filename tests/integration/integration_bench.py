@@ -219,6 +219,17 @@ class RunBench:
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.paths(name).events) if event["kind"] == kind]
 
+    def worker(self, name: str, rank: int) -> tuple[int, str]:
+        """The process of a rank of the newest worker group, and its node; waits for it."""
+
+        def find() -> dict[str, Any] | None:
+            begun = [event for event in self.events(name, "group_begin") if str(rank) in event["pids"]]
+            return max(begun, key=lambda event: float(event["t"]), default=None)
+
+        event = wait_for(find, what=f"worker {rank} of {name}")
+        claimed = json.loads(self.paths(name).attempt(int(event["attempt"])).read_text())
+        return int(event["pids"][str(rank)]), str(claimed["nodes"][event["node"]])
+
     def verdict(self, name: str) -> dict[str, Any]:
         found = read_verdict(self.paths(name))
         assert found is not None, self.trace(name)
