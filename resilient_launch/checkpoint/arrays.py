@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilient_launch.checkpoint.index import INDEX_NAME, Chunk, Index, StoredTensor
+from resilient_launch.checkpoint.outcomes import OnEnd, SaveReport, Saving
 from resilient_launch.checkpoint.store import (
     Digesting,
     Facts,
@@ -132,6 +134,56 @@ class ArrayCheckpointer:
         self._verified.add(ident)
         self._prune()
         return done
+
+    def begin_save(
+        self,
+        state: ArrayState,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        on_end: OnEnd | None = None,
+        in_foreground: bool = True,
+    ) -> Saving:
+        """``save``, which is over on return, failed or not; ``on_end`` is told which."""
+        started = time.monotonic()
+        saving = Saving(CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step), 0.0)
+        outcome: SaveReport | CheckpointError
+        try:
+            done = self.save(state, reason=reason, timeout_s=timeout_s)
+        except CheckpointError as error:
+            outcome = error
+        else:
+            saving.staged_s = time.monotonic() - started
+            outcome = SaveReport(
+                id=done.id, num_bytes=done.num_bytes, staged_s=saving.staged_s, durable_s=saving.staged_s
+            )
+        if on_end is not None:
+            on_end(saving, outcome)
+        saving.settle(outcome)
+        return saving
+
+    @property
+    def in_flight(self) -> None:
+        """No save is ever under way when ``begin_save`` has returned."""
+
+    @property
+    def refusal(self) -> str:
+        """Nothing keeps saves out of the background: they don't belong there."""
+        return ""
+
+    def warm_up(self, state: ArrayState) -> None:
+        """Nothing to make ready."""
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Whether no save is in flight."""
+        return True
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Nothing to let go of."""
+
+    def agree(self, topic: str, value: Any, timeout_s: float) -> Any:
+        """The one process's word."""
+        return value
 
     def restore(self, state: ArrayState) -> Manifest | None:
         """Load the newest checkpoint that verifies into ``state``; None, and ``state`` untouched, where there is none.

@@ -155,10 +155,11 @@ class TrainState:
             if part.is_per_rank:
                 own[name] = encode(part.get(), f"rank{rank}/{name}", tensors)
                 continue
-            trees[name] = encode(part.get(), name, tensors)
+            state = part.get()
+            trees[name] = encode(state, name, tensors)
             if isinstance(part, ModelPart):
                 # Under DDP only rank 0's buffers reach the next forward pass.
-                pinned.update(f"model/{buffer}" for buffer in part.buffer_names())
+                pinned.update(f"model/{buffer}" for buffer in part.buffer_names(state))
             else:
                 limit = _COMPARED_OPTIMIZER_BYTES if isinstance(part, OptimizerPart) else _COMPARED_BYTES
                 agreement[name] = _fingerprint(trees[name], tensors, limit)

@@ -67,6 +67,10 @@ class CheckpointConfig:
     """Differences from the checkpoint that a resume accepts: topology, code, missing, unexpected, shape, dtype."""
     save_timeout_s: float = 1800.0
     """How long one save may take before it is given up."""
+    is_async: bool = True
+    """Whether training goes on while a copy of its state is written; the copy takes memory of the state's size."""
+    on_save_failure: Literal["stop", "warn"] = "warn"
+    """What training does when a save failed; with ``warn`` it goes on, and saves again when the next one is due."""
 
     @property
     def tolerated(self) -> frozenset[str]:
@@ -118,6 +122,8 @@ class RestartConfig:
     """The longest such wait."""
     exclude_nodes: bool = True
     """Whether a requeue after a failure stays away from nodes that are suspect."""
+    requeue_stragglers: bool = False
+    """Whether a run saves and is requeued without a node whose ranks are persistently slower than all others'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,6 +319,8 @@ class LaunchConfig:
     """How many nodes the gang has."""
     workers_per_node: int = 1
     """How many ranks each node runs."""
+    global_batch: int | None = None
+    """Samples of one step over all ranks; ``run.batch_size`` is a rank's share, whatever the number of nodes."""
     gpus_per_node: int = 0
     """GPUs asked of each node."""
     cpus_per_worker: int = 1

@@ -368,3 +368,21 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     # The last word shows that the hook does notice an unpickling.
     assert (done.returncode, done.stdout.strip()) == (0, "pickle.find_class"), done.stderr
+
+
+def test_names_are_worked_out_once_and_stay_right() -> None:
+    training = Training()
+    before = training.state.capture()
+    training.train(2)
+    first, second = training.state.capture(), training.state.capture()
+    # The optimizer has its state since, and the second time nothing was asked of torch any more.
+    assert before.tensors.keys() < first.tensors.keys()
+    assert first.trees == second.trees
+    assert list(first.tensors) == list(second.tensors)
+    parameters = dict(training.model.named_parameters())
+    for key, parameter in parameters.items():
+        assert second.tensors[f"model/{key}"].data_ptr() == parameter.data_ptr()
+        moment = training.optimizer.state[parameter]["exp_avg"]
+        assert second.tensors[f"optimizer/state/{key}/exp_avg"].data_ptr() == moment.data_ptr()
+    training.model.add_module("more", torch.nn.Linear(2, 2))
+    assert "model/more.weight" in training.state.capture().tensors
