@@ -18,12 +18,13 @@ def summary(reports: Sequence[pytest.TestReport], backends: Sequence[str]) -> li
     for report in reports:
         properties = dict(report.user_properties)
         backend = str(properties.get("backend", ""))
+        # A test's differences come with its last report, that of its clean-up.
+        differences |= {f"{value}" for name, value in report.user_properties if name == "differs"}
         if not backend or (report.when != "call" and report.outcome == "passed"):
             continue
         row = cells.setdefault(test_id(report.nodeid, backend), {})
         # A test that passed and whose clean-up failed is one that failed.
         row[backend] = max(row.get(backend, "ok"), _WORDS[report.outcome], key=_ORDER.index)
-        differences |= {f"{value}" for name, value in report.user_properties if name == "differs"}
     if not cells:
         return []
     width = max(map(len, cells))
