@@ -6,13 +6,14 @@ PYTEST_ARGS ?= -n 2 --dist loadgroup
 QUICKSTART_ROOT ?= build/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults integration contract bench stagger-storm clean
+.PHONY: help install quickstart test lint unit faults integration contract bench stagger-storm bench-checkpoint clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
+	@echo "make bench-checkpoint  saving and loading against the machine's limits and torch's own ways"
 	@echo "make bench        every benchmark, short form"
 
 install: $(VENV)/.installed
@@ -50,6 +51,10 @@ integration: install
 stagger-storm: install
 	$(BIN)/python -m tests.faults.storm --seconds 120
 	$(BIN)/python -m tests.faults.side_by_side
+
+# Ten minutes and 20 GB of writes into build/ on a quiet machine; every figure beside the machine's own limit.
+bench-checkpoint: install
+	$(BIN)/python -m benchmarks.checkpoint
 
 bench: install
 	@for name in startup step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done

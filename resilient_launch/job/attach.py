@@ -16,15 +16,17 @@ def attach(
     every_s: float | None = None,
     keep: int = 3,
     grace_s: float | None = None,
+    in_background: bool = True,
 ) -> Run:
     """Join the run that this process is a worker of.
 
     Under ``rlaunch`` everything comes from the run's configuration and the arguments are not looked at. On its own
     (plain python, torchrun, any supervisor that sends TERM), ``run_dir`` is where checkpoints and events go
     (``runs/default`` unless given), ``every_steps`` or ``every_s`` is the checkpoint interval (10 minutes unless
-    given), ``keep`` how many checkpoints stay, ``grace_s`` the seconds between TERM and KILL (RLAUNCH_GRACE_S, else
+    given), ``keep`` how many checkpoints stay, ``in_background`` whether training goes on while a copy of its state is
+    written, ``grace_s`` the seconds between TERM and KILL (RLAUNCH_GRACE_S, else
     30). There, a worker that saved and left on a signal exits with code 75.
     """
     directory = None if run_dir is None else Path(run_dir).absolute()
     every = Every(steps=every_steps, seconds=every_s if every_steps or every_s else 600.0)
-    return Run(workplace.find(directory, CheckpointConfig(every=every, keep=keep), grace_s))
+    return Run(workplace.find(directory, CheckpointConfig(every=every, keep=keep, is_async=in_background), grace_s))
