@@ -31,6 +31,7 @@ from resilient_launch.checkpoint.store import (
     Rounds,
     Standing,
     Verdict,
+    described,
     fence,
     load,
     prune,
@@ -64,12 +65,13 @@ class Checkpointer:
     that uses one store; one rank alone needs none. ``attempt`` and
     ``restart`` (worker-group restart) name the checkpoints and must be new for every start of the training. ``allowed``
     are the checkpoints listed by the attempt's claim; None admits all that exist, and ``passed_over`` are not
-    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy. ``save_timeout_s``
-    bounds one save on every rank, ``load_timeout_s`` one restore. ``background`` is what ``begin_save`` saves with; it
-    is closed with this object.
+    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy, which may go by
+    ``metrics``: what they say at a save is saved with it. ``save_timeout_s`` bounds one save on every rank,
+    ``load_timeout_s`` one restore. ``background`` is what ``begin_save`` saves with; it is closed with this object.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
-    as ``on_topology_change`` and ``on_code_change`` say; a code version that is empty on either side is not compared.
+    as ``on_topology_change`` and ``on_code_change`` say; ``allow`` are other kinds of difference to accept; a code
+    version that is empty on either side is not compared.
 
     Not for several threads at once. Every rank must make the same calls in the same order.
     """
@@ -88,10 +90,12 @@ class Checkpointer:
         keep: int | Policy = 2,
         allowed: Collection[str] | None = None,
         passed_over: Collection[str] = (),
+        metrics: Mapping[str, float] | None = None,
         save_timeout_s: float = 600.0,
         load_timeout_s: float = 1800.0,
         on_topology_change: OnChange = "error",
         on_code_change: OnChange = "error",
+        allow: Collection[str] = (),
         digesting: Digesting | None = None,
         background: Background | None = None,
     ) -> None:
@@ -103,7 +107,7 @@ class Checkpointer:
         self._code_version = code_version
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._allowed = None if allowed is None else frozenset(allowed)
-        self._passed_over = frozenset(passed_over)
+        self._passed_over = passed_over
         self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
         self._expectations = Expectations(
             world_size=world_size,
@@ -111,6 +115,7 @@ class Checkpointer:
             on_topology_change=on_topology_change,
             on_code_change=on_code_change,
         )
+        self._allow = frozenset(allow)
         self._digesting = digesting or Digesting()
         self._background = background
         self._saving: Saving | None = None
@@ -118,6 +123,7 @@ class Checkpointer:
         self._last_round: dict[str, tuple[int, int]] = {}
         self._verdicts: tuple[Verdict, ...] = ()
         self._is_prepared = False
+        self._metrics = metrics if metrics is not None else {}
         self._trained_before_s = 0.0
         self._started = time.monotonic()
         self._verified: set[CheckpointId] = set()
@@ -164,16 +170,18 @@ class Checkpointer:
         metadata: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
         on_end: OnEnd | None = None,
+        in_foreground: bool = False,
     ) -> Saving:
         """Like ``save``, but return when ``state`` is copied, and may change: the copy is made durable meanwhile.
 
         Waits for a save that is still in flight; none is lost. ``on_end`` is called when this one is durable or has
-        failed, in another thread. Without a background, or without memory for the copy, it is over on return, failed
-        or not. Raises CheckpointError, and publishes nothing, when the state can't be saved at all.
+        failed, in another thread. ``in_foreground``, without a background, or without memory for the copy, it is over
+        on return, failed or not; that need not be so on every rank. Raises CheckpointError, and publishes nothing, when
+        the state can't be saved at all.
         """
         begun, background = self._begin(state), self._background
         facts, ident = self._facts(begun.capture, reason, metadata or {}), begun.id
-        if background is None or not background.stage(begun.capture):
+        if background is None or in_foreground or not background.stage(begun.capture):
             return self._save_now(begun, facts, timeout_s, on_end)
         saving = self._saving = Saving(ident, time.monotonic() - begun.started)
 
@@ -246,8 +254,9 @@ class Checkpointer:
 
         Every rank verifies what it reads and a share of the rest before anything is applied. Damage sends a checkpoint
         to quarantine and the next older one is tried. Raises CheckpointError for a checkpoint that is sound but does
-        not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, dtype).
+        not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, shape, dtype).
         """
+        allowed = self._allow | frozenset(allow)
         round_ = self._rounds.start(self._round_name("load"), self._load_timeout_s)
         self._prepare()
 
@@ -255,9 +264,11 @@ class Checkpointer:
             index = Index.parse(checkpoint.read(INDEX_NAME))
             current = state.capture(self._rank, self._world_size)
             warnings = self._expectations.compare(checkpoint.manifest, current.layout)
-            destinations = state.destinations(index, current, rank=self._rank, world_size=self._world_size, allow=allow)
+            destinations = state.destinations(
+                index, current, rank=self._rank, world_size=self._world_size, allow=allowed
+            )
             read_tensors(checkpoint, index, destinations)
-            return Loaded(index=index, tensors=destinations, allow=frozenset(allow)), warnings
+            return Loaded(index=index, tensors=destinations, allow=allowed), warnings
 
         lineage = Lineage(
             run_id=self._run_id, attempt=self._attempt, allowed=self._allowed, passed_over=self._passed_over
@@ -368,7 +379,7 @@ class Checkpointer:
             },
             reason=reason,
             training_s=self._trained_before_s + time.monotonic() - self._started,
-            metadata=metadata,
+            metadata={**metadata, **described(self._metrics)},
         )
 
     def _prepare(self) -> None:

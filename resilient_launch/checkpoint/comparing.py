@@ -31,12 +31,12 @@ class Expectations:
             )
             why = "training can go on but its results will not be bit-identical"
             if self.on_topology_change == "error":
-                raise CheckpointError(what, why=why, hint="start with the same topology, or allow it to change")
+                raise CheckpointError(what, why=why, hint="start with the same topology, or --allow topology")
             warnings.append(f"{what}: {why}")
         if self.code_version and facts.code_version and facts.code_version != self.code_version:
             what = f"checkpoint {manifest.name} was saved by code {facts.code_version}; this is {self.code_version}"
             if self.on_code_change == "error":
-                raise CheckpointError(what, hint="go on with the code that saved it, or allow the code to change")
+                raise CheckpointError(what, hint="go on with the code that saved it, or --allow code")
             warnings.append(what)
         return warnings
 

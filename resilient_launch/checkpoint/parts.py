@@ -111,6 +111,11 @@ class OptimizerPart:
         self._model, self._optimizer = model, optimizer
         self._names: dict[int, str] | None = None
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer itself."""
+        return self._optimizer
+
     def get(self) -> dict[str, Any]:
         own = self._optimizer.state_dict()
         if self._names is None or _parameters(own) != list(self._names):
@@ -132,11 +137,11 @@ class OptimizerPart:
         self._restore_dtypes(wanted)
 
     def problems(self, state: Any) -> list[tuple[str, str]]:
-        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | shape, text)."""
+        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | groups, text)."""
         saved = [list(group["params"]) for group in state["param_groups"]]
         own = [list(group["params"]) for group in self.get()["param_groups"]]
         if len(saved) != len(own):
-            return [("shape", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
+            return [("groups", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
         found = []
         for number, (old, new) in enumerate(zip(saved, own, strict=True)):
             where = f"parameter group {number}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resilient_launch.config.cursor import Report
 from resilient_launch.config.issues import closest
-from resilient_launch.config.schema import FailNode, KillWorker, LaunchConfig, StopWorker
+from resilient_launch.config.schema import Drain, FailNode, KillWorker, LaunchConfig, StopWorker
 from resilient_launch.core.units import MINUTE_S, format_duration, format_slurm_time, slurm_minutes
 
 # sbatch(1): a --signal may come up to 60 seconds earlier than asked for.
@@ -20,6 +20,7 @@ def check_values(config: LaunchConfig, report: Report) -> None:
     _check_program(config, report)
     _check_signal_lead(config, report)
     _check_hang(config, report)
+    _check_global_batch(config, report)
     if config.cluster == "fake":
         _check_fits(config, report)
         _check_partition(config, report)
@@ -79,6 +80,20 @@ def _check_signal_lead(config: LaunchConfig, report: Report) -> None:
         report.add(("signal_lead", "time"), what, why=why, hint=hint)
 
 
+def _check_global_batch(config: LaunchConfig, report: Report) -> None:
+    keys = ("global_batch", "nodes", "workers_per_node")
+    if config.global_batch is None or not report.is_good(*keys):
+        return
+    for num_nodes in range(config.nodes.min, config.nodes.max + 1):
+        num_ranks = num_nodes * config.workers_per_node
+        if config.global_batch % num_ranks:
+            why = f"{num_ranks} ranks of {num_nodes} nodes cannot have equal shares of it"
+            fitting = math.lcm(*range(config.nodes.min, config.nodes.max + 1)) * config.workers_per_node
+            hint = f"a multiple of {fitting}" if fitting < 10**9 else "fewer numbers of nodes"
+            report.add(("global_batch",), f"global batch {config.global_batch}", why=why, hint=hint)
+            return
+
+
 def _check_hang(config: LaunchConfig, report: Report) -> None:
     floor_s, ceiling_s = config.hang.floor_s, config.hang.ceiling_s
     if floor_s > ceiling_s and report.is_good("hang.floor", "hang.ceiling"):
@@ -124,7 +139,7 @@ def _check_faults(config: LaunchConfig, report: Report) -> None:
         return
     num_nodes, num_ranks = config.nodes.max, config.nodes.max * config.workers_per_node
     for index, fault in enumerate(config.faults):
-        if isinstance(fault, FailNode) and fault.node >= num_nodes:
+        if isinstance(fault, FailNode | Drain) and fault.node >= num_nodes:
             why = f"the run has {num_nodes} nodes at most, counted from 0"
             report.add((f"faults.{index}.node",), f"node {fault.node}", why=why, hint=f"node: {num_nodes - 1}")
         if isinstance(fault, KillWorker | StopWorker) and fault.rank >= num_ranks:

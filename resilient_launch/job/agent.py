@@ -14,8 +14,8 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,10 @@ from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatc
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures, NodeReport
 from resilient_launch.job.gang import Gang
+from resilient_launch.job.message import Message
+from resilient_launch.job.nursery import Nursery
 from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
+from resilient_launch.job.program import Program
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.job.saves import DueSaves
@@ -48,14 +51,6 @@ SETTLE_TIMEOUT_S = 8.0
 log = logging.getLogger("rlaunch.agent")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """What a thread tells the main one. ``kind`` names it, ``value`` is its content."""
-
-    kind: str
-    value: Any = None
-
-
 class NodeAgent:
     """Runs one node's part of one attempt. ``run`` returns how it ended for this node."""
 
@@ -68,13 +63,17 @@ class NodeAgent:
         attempt: Attempt,
         store: TCPStore,
         address: str,
-        argv: Sequence[str],
+        program: Program,
+        nursery: Nursery | None,
         inbox: queue.SimpleQueue[Message],
         classify: ending.Classifier,
         publisher: Publisher,
+        may_leave: Callable[[Sequence[str]], bool],
     ) -> None:
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
         self._inbox, self._classify, self._publisher = inbox, classify, publisher
+        self._may_leave = may_leave
+        self._stragglers: tuple[str, ...] = ()
 
         self._gang = Gang(address, attempt.port, allocation, tell=self._tell)
         self.store = self._gang.connect()
@@ -104,22 +103,25 @@ class NodeAgent:
         logs.mkdir(parents=True, exist_ok=True)
         self._watch = NodeWatch(config, allocation, log_dir=logs, page_dir=self._page_dir, tell=self._tell)
         self._watch.set_environment()
+        self._address = address
         self._elastic = GangAgent(
             GroupSpec(
-                argv=argv,
+                program=program,
                 num_workers=config.workers_per_node,
                 num_nodes=allocation.num_nodes,
+                node_index=allocation.node_index,
                 max_restarts=config.restart.max_worker_restarts,
-                rendezvous_id=f"{config.name}-{attempt.number}",
+                run_id=f"{config.name}-{attempt.number}",
                 local_address=address if allocation.is_first else own_address_towards(address),
                 store_address=address,
-                is_first=allocation.is_first,
-                error_dir=logs,
+                log_dir=logs,
                 node=allocation.node,
                 join_timeout_s=600.0,
             ),
-            store,
+            self._gang.connect(),
+            nursery=nursery,
             on_group=self._begin_group,
+            on_started=lambda pids: self._tell("event", ("group_begin", {"pids": dict(pids)})),
             on_exit=self._on_group_failed,
             may_wait=lambda: not any(page.has_stepped for page in self._pages),
         )
@@ -198,6 +200,9 @@ class NodeAgent:
 
     def _run_elastic(self) -> None:
         try:
+            if why := self._watch.check_links(self._gang.connect(), self._address):
+                self._tell("unlinked", why)
+                return
             result = self._elastic.run_group()
         except Exception as error:
             log.exception("the elastic agent failed")
@@ -231,6 +236,15 @@ class NodeAgent:
             case "event":
                 kind, fields = message.value
                 self._events.emit(kind, flush=True, **fields)
+                if kind == "straggler" and fields["scope"] != "all":
+                    self._consider_leaving(fields["nodes"])
+            case "stragglers":
+                self._stragglers = tuple(message.value)
+                why = f"slower than all others: {', '.join(self._stragglers)}"
+                self._on_notice(Notice(cause=Cause.YIELDED, deadline=None, source=why))
+            case "unlinked":
+                self._watch.blame_links(message.value)
+                return self._force(message.value)
             case "hang":
                 restart, blame = message.value
                 self._watch.blame_hang(blame)
@@ -283,6 +297,16 @@ class NodeAgent:
         for page in self._pages:
             page.set_notice(notice)
         self._ask_to_stop()
+
+    def _consider_leaving(self, nodes: Sequence[str]) -> None:
+        """Go on without nodes that hold up all others, where that was asked for and enough others are left."""
+        if self._config.restart.requeue_stragglers and self.notice is None:
+
+            def ask() -> None:
+                if self._may_leave(nodes):
+                    self._tell("stragglers", nodes)
+
+            threading.Thread(target=ask, name="rlaunch-stragglers", daemon=True).start()
 
     # Requests.
 
@@ -413,6 +437,7 @@ class NodeAgent:
             blame=diagnosis.cause if diagnosis else None,
             blame_why=diagnosis.why if diagnosis else "",
             blame_rank=diagnosis.rank if diagnosis else None,
+            suspects=diagnosis.suspects if diagnosis else self._stragglers,
         )
 
 

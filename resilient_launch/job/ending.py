@@ -21,6 +21,7 @@ from resilient_launch.job import agreement, control
 from resilient_launch.job.attempt import (
     Attempt,
     AttemptRecord,
+    read_attempts,
     read_ends,
     record_end,
 )
@@ -65,6 +66,7 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
         except RlaunchError as error:
             log.warning("%s", error)
             view = None
+        is_requeued = view is not None and (view.restart_count or 0) > allocation.slurm_restart_count
         return notice_policy.classify(
             signal_name,
             now=time.time(),
@@ -74,11 +76,20 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             kill_wait_s=kill_wait_s,
             signal_lead_s=signal_lead_s,
             job_reason=view.reason if view else "",
-            is_requeued=view is not None and (view.restart_count or 0) > allocation.slurm_restart_count,
+            is_requeued=is_requeued,
+            preempts_at_once=view is not None and is_requeued and _preempts_at_once(scheduler, view.partition),
             maintenance_starts=_maintenance_starts(scheduler, allocation) if view else (),
         )
 
     return classify
+
+
+def _preempts_at_once(scheduler: Scheduler, partition: str) -> bool:
+    """Whether jobs of the partition are requeued for others without any grace."""
+    with contextlib.suppress(RlaunchError):
+        mode = scheduler.partition_setting(partition, "PreemptMode") or ""
+        return "REQUEUE" in mode and scheduler.partition_setting(partition, "GraceTime") == "0"
+    return False
 
 
 def _maintenance_starts(scheduler: Scheduler, allocation: Allocation) -> list[float]:
@@ -131,11 +142,15 @@ def conclude(
     cause, end_step, error = Cause(record.cause), record.end_step, record.error
     log.info("attempt %d: %s at step %s: %s (%s)", attempt.number, cause, end_step, decision.action, decision.why)
     record_end(paths, record)
+    is_superseded = any(other.number > attempt.number for other in read_attempts(paths))
     outcome = Return(comes_back=False)
-    if decision.action == "requeue":
+    if is_superseded:
+        # Slurm took this node for lost and started the run elsewhere: what becomes of it is the newer attempt's word.
+        log.warning("attempt %d has been replaced: it neither requeues nor gives a verdict", attempt.number)
+    elif decision.action == "requeue":
         outcome = come_back(scheduler, paths, allocation, wish_of(scheduler, config, paths, record, request))
         decision = replace(decision, why="; ".join(filter(None, (decision.why, outcome.why))))
-    if not outcome.comes_back:
+    if not outcome.comes_back and not is_superseded:
         write_verdict(
             paths,
             decision,
@@ -145,7 +160,7 @@ def conclude(
             error=error,
             is_resubmittable=outcome.is_resubmittable,
         )
-    control.clear(paths, attempt.number, is_final=not outcome.comes_back)
+    control.clear(paths, attempt.number, is_final=not outcome.comes_back and not is_superseded)
     with contextlib.suppress(ConnectionError):
         agreement.post(store, "decision", {"action": decision.action})
         _wait_until_gone(store, len(reports) - 1)
@@ -214,7 +229,7 @@ def _gather(store: Store, nodes: Sequence[int], deadline: float) -> list[NodeRep
             word = agreement.read(store, f"left/{index}", deadline - time.time())
             if word is not None:
                 blame = Cause(word["blame"]) if word.get("blame") else None
-                reports.append(NodeReport(**{**word, "blame": blame}))
+                reports.append(NodeReport(**{**word, "blame": blame, "suspects": tuple(word.get("suspects", ()))}))
     return reports
 
 

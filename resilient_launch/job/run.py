@@ -8,15 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from resilient_launch.core.errors import UsageError
 from resilient_launch.core.events import EventWriter
 from resilient_launch.job.local_work import LocalWork
+from resilient_launch.job.once import Once
 from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
+from resilient_launch.job.rework import ReworkCheck
 from resilient_launch.job.saver import Saver
 from resilient_launch.job.workplace import Workplace, write_error_file
 
 if TYPE_CHECKING:
+    from resilient_launch.checkpoint.arrays import ArrayState
     from resilient_launch.checkpoint.train_state import TrainState
 
 WINDOW_STEPS = 50
@@ -57,25 +61,42 @@ class Run:
         self._saver = Saver(workplace, self._page, self._events)
         self._is_warm = False
         self._stops_on_failure = workplace.config.on_save_failure == "stop"
+        self._until: int | None = None
         self._local_work = LocalWork(self._page)
+        self._once = Once(workplace)
+        self._rework: ReworkCheck | None = None
         self._enter(Phase.INIT)
+
+    @property
+    def batch_size(self) -> int:
+        """This rank's share of the configuration's ``global_batch``: more for each where there are fewer ranks.
+
+        Raises UsageError where the configuration has none, or the ranks cannot share it equally.
+        """
+        total = self._workplace.global_batch
+        if total is None:
+            raise UsageError("no global batch", why="the configuration sets none", hint="global_batch: 512")
+        if total % self.world_size:
+            raise UsageError(f"global batch {total}", why=f"{self.world_size} ranks cannot share it equally")
+        return total // self.world_size
 
     # The step loop.
 
-    def restore(self, state: TrainState) -> int:
+    def restore(self, state: TrainState | ArrayState) -> int:
         """Load the newest verified checkpoint into ``state``; returns its step, 0 when the run starts fresh.
 
         Raises CheckpointError when the run's configuration says that a mismatch (world size, layout, code version,
         keys, shapes, dtypes) stops the run.
         """
         self._enter(Phase.RESTORE)
-        restored = self._workplace.checkpointer.restore(state)
+        restored = self._saver.checkpointer.restore(state)
         step = state.step
         self._saver.restored(step, is_fresh=restored is None)
         if self.rank == 0:
             for note in state.inexactness(self.world_size):
                 log.warning("%s", note)
             self._tell_resume(step, str(restored.id) if restored is not None else None)
+            self._rework = self._workplace.rework_check(step, self._events)
         return step
 
     def _tell_resume(self, step: int, checkpoint: str | None) -> None:
@@ -105,7 +126,7 @@ class Run:
             checkpoint=checkpoint,
         )
 
-    def steps(self, state: TrainState, until: int) -> Iterator[int]:
+    def steps(self, state: TrainState | ArrayState, until: int) -> Iterator[int]:
         """Yield the index of every step still to do, up to ``until`` completed ones.
 
         After each, ``state.step`` and the position in the data go on by one step; checkpoints are made when due, when
@@ -113,6 +134,7 @@ class Run:
         leave.
         """
         self._first = state.step
+        self._until = until
         self._mono0 = time.monotonic()
         self.boundary(state)
         while state.step < until:
@@ -124,7 +146,7 @@ class Run:
             self._save(state, Reason.END, waits=True)
         self._flush_window()
 
-    def boundary(self, state: TrainState) -> None:
+    def boundary(self, state: TrainState | ArrayState) -> None:
         """Between two steps, for code that owns its loop: note progress, save if due or agreed, leave if told.
 
         Call it on every rank once a step, after ``state.advance()``. Costs about two microseconds when nothing is due.
@@ -138,11 +160,11 @@ class Run:
             if gap > floats[_STEP_GAP]:
                 self._note_gap(gap)
             self._ends.append(now - self._mono0)
+            self._local_work.close_step(step)
             if len(self._ends) >= WINDOW_STEPS or self._ends[-1] - self._ends[0] > WINDOW_S:
                 self._flush_window()
             if ints[_PHASE] != Phase.STEP:
                 self._enter(Phase.STEP)
-            self._local_work.close_step(step)
             if not self._is_warm:
                 self._is_warm = True
                 self._saver.warm_up(state)
@@ -160,7 +182,7 @@ class Run:
         if self._stops_on_failure and self._saver.failure is not None:
             raise self._saver.failure
 
-    def _obey(self, state: TrainState) -> None:
+    def _obey(self, state: TrainState | ArrayState) -> None:
         """The agent asked to hold at a step: go on if it is not reached, else wait for the word and act on it."""
         page, step = self._page, state.step
         patience = time.monotonic() + HOLD_TIMEOUT_S
@@ -189,15 +211,17 @@ class Run:
             self._leave(Outcome.STOPPED)
             raise Stopped(self._workplace.stopped_exit_code)
 
-    def checkpoint(self, state: TrainState) -> None:
+    def checkpoint(self, state: TrainState | ArrayState) -> None:
         """Save now, and return when it is durable. Every rank must call it at the same step.
 
         Raises CheckpointError where it can't be saved.
         """
         self._save(state, Reason.REQUEST, waits=True)
 
-    def _save(self, state: TrainState, reason: Reason, *, waits: bool = False) -> None:
+    def _save(self, state: TrainState | ArrayState, reason: Reason, *, waits: bool = False) -> None:
         before = Phase(self._page.phase)
+        # What comes after is written after it, should this process be killed.
+        self._flush_window()
         self._enter(Phase.SAVE)
         self._saver.save(state, reason, waits=waits)
         self._enter(before)
@@ -248,10 +272,33 @@ class Run:
         finally:
             self._enter(before)
 
+    @contextmanager
+    def once(self, step: int, name: str, phase: Phase = Phase.EVAL) -> Iterator[bool]:
+        """Do something once in the run's life: ``with run.once(step, "eval") as is_due: ...``, on every rank.
+
+        ``is_due`` is the same on every rank, and false once the block has ended well before, in whatever attempt.
+        A block that was interrupted is due again; so is one of a lineage that was left behind. What it draws from
+        Python's, NumPy's and torch's generators does not count: training goes on as if it had not run.
+        """
+        with self._once.block(step, name) as is_due:
+            if not is_due:
+                yield False
+                return
+            with self.phase(phase):
+                yield True
+
     def log(self, step: int, **values: float) -> None:
-        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before."""
+        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before.
+
+        Losses and learning rates of steps that are computed again after a resume are compared with those logged
+        before; the first difference is a warning in the log and an event.
+        """
         if self.rank == 0:
-            self._events.emit("metric", step=step, values={name: float(value) for name, value in values.items()})
+            numbers = {name: float(value) for name, value in values.items()}
+            self._events.emit("metric", step=step, values=numbers)
+            self._workplace.metrics.update(numbers)
+            if self._rework is not None:
+                self._rework.compare(step, numbers)
 
     # Leaving.
 
@@ -277,7 +324,8 @@ class Run:
     def _enter(self, phase: Phase) -> None:
         self.heartbeat()
         self._page.phase = phase
-        self._events.emit("phase", phase=phase.name.lower())
+        goal: dict[str, Any] = {"until": self._until} if phase is Phase.FIRST_STEP and self._until is not None else {}
+        self._events.emit("phase", phase=phase.name.lower(), **goal)
 
     def _note_gap(self, gap_s: float) -> None:
         """Remember the longest time without a sign of life in this phase: hang timeouts follow from it."""
@@ -288,7 +336,9 @@ class Run:
     def _flush_window(self) -> None:
         if self._ends:
             ends = [round(end, 6) for end in self._ends]
-            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends)
+            first, local_s = self._local_work.take()
+            local = {"local_first": first, "local_s": local_s} if local_s else {}
+            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends, **local)
             self._first += len(ends)
             self._ends.clear()
 

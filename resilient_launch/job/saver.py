@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.events import EventWriter
@@ -13,8 +13,8 @@ from resilient_launch.job.workplace import Workplace
 from resilient_launch.policy.emergency import Act, Choice, InFlight, SaveTimes, choose
 
 if TYPE_CHECKING:
-    from resilient_launch.checkpoint.checkpointer import Checkpointer
-    from resilient_launch.checkpoint.outcomes import SaveReport, Saving
+    from resilient_launch.checkpoint.arrays import ArrayState
+    from resilient_launch.checkpoint.outcomes import OnEnd, SaveReport, Saving
     from resilient_launch.checkpoint.train_state import TrainState
 
 LEAVE_S = 10.0
@@ -38,7 +38,8 @@ class Saver:
         self._refusal = ""
 
     @property
-    def checkpointer(self) -> Checkpointer:
+    def checkpointer(self) -> Any:
+        """A Checkpointer or an ArrayCheckpointer, as the state is."""
         return self._workplace.checkpointer
 
     def restored(self, step: int, *, is_fresh: bool) -> None:
@@ -48,7 +49,7 @@ class Saver:
         self._page.saved_step = self.begun_step
         self._page.resume_step = step
 
-    def warm_up(self, state: TrainState) -> None:
+    def warm_up(self, state: TrainState | ArrayState) -> None:
         """After the first step, when the optimizer has its state: make room for copies of it."""
         if self._is_warm or not self._workplace.config.is_async:
             return
@@ -59,7 +60,9 @@ class Saver:
             # The save itself will say so again, when it is due.
             log.error("this state can't be saved: %s", error)
 
-    def save(self, state: TrainState, reason: Reason, *, deadline: float = 0.0, waits: bool = False) -> None:
+    def save(
+        self, state: TrainState | ArrayState, reason: Reason, *, deadline: float = 0.0, waits: bool = False
+    ) -> None:
         """Save ``state``; ``waits`` until it is durable and raises CheckpointError where it can't be.
 
         Without, a save that fails later is told in ``failure``. ``deadline`` is wall-clock seconds, 0 for none.
@@ -76,9 +79,7 @@ class Saver:
 
         self._page.writing = 1
         try:
-            saving = self.checkpointer.begin_save(
-                state, reason=name, timeout_s=self._timeout_s(deadline), on_end=on_end
-            )
+            saving = self._begin(state, name, self._timeout_s(deadline), on_end)
         except CheckpointError as error:
             self._fail(state.step, name, error)
             if waits:
@@ -93,7 +94,7 @@ class Saver:
         if waits:
             saving.wait()
 
-    def save_before_leaving(self, state: TrainState, deadline: float) -> None:
+    def save_before_leaving(self, state: TrainState | ArrayState, deadline: float) -> None:
         """The emergency save: a new one, or where that won't fit, the one in flight. Failures are in the events."""
         if self.begun_step == state.step:
             self.checkpointer.settle(self._timeout_s(deadline))
@@ -114,7 +115,21 @@ class Saver:
         """The worker leaves. A save in flight is seen through, for a while only where the training is not done."""
         self._workplace.close_checkpointer(None if is_clean else LEAVE_S)
 
-    def _choose(self, state: TrainState, deadline: float) -> Act:
+    def _begin(
+        self,
+        state: TrainState | ArrayState,
+        reason: str,
+        timeout_s: float,
+        on_end: OnEnd,
+        *,
+        in_foreground: bool = False,
+    ) -> Saving:
+        saving: Saving = self.checkpointer.begin_save(
+            state, reason=reason, timeout_s=timeout_s, on_end=on_end, in_foreground=in_foreground
+        )
+        return saving
+
+    def _choose(self, state: TrainState | ArrayState, deadline: float) -> Act:
         """The first rank's decision, the same on every rank."""
         if not self._workplace.config.is_async:
             return Act.SAVE
