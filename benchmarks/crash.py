@@ -18,6 +18,8 @@ from typing import Any
 
 from benchmarks import common
 from resilient_launch.config import loads
+from resilient_launch.core.events import read_events
+from resilient_launch.core.paths import RunPaths
 from resilient_launch.launch import connect, make_plan, submit
 
 GOAL_S = 3.0
@@ -71,19 +73,11 @@ def _wait_for_group(logs: Path, number: int) -> dict[str, Any]:
     raise RuntimeError(f"worker group {number} did not step within {TIMEOUT_S:.0f} s; see {logs}")
 
 
-def _worker(run_dir: Path, rank: int) -> int:
-    """The process that trains as ``rank``: it has the run in its environment and is no shell."""
-    marks = {f"RLAUNCH_RUN_DIR={run_dir}".encode(), f"RANK={rank}".encode()}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = set((entry / "environ").read_bytes().split(b"\0"))
-            if marks <= words and (entry / "cmdline").read_bytes().split(b"\0")[0] != b"/bin/sh":
-                return int(entry.name)
-        except OSError:
-            continue
-    raise RuntimeError(f"no process trains as rank {rank}")
+def _worker(paths: RunPaths, rank: int) -> int:
+    """The process that trains as ``rank``, as the agent said when it began the newest group."""
+    begun = [event for event in read_events(paths.events) if event["kind"] == "group_begin"]
+    newest = max((event for event in begun if str(rank) in event["pids"]), key=lambda event: float(event["t"]))
+    return int(newest["pids"][str(rank)])
 
 
 def recovery_s(num_kills: int) -> tuple[list[float], list[float]]:
@@ -101,7 +95,7 @@ def recovery_s(num_kills: int) -> tuple[list[float], list[float]]:
             _wait_for_group(logs, 0)
             for number in range(1, num_kills + 1):
                 killed_at = time.time()
-                os.kill(_worker(plan.paths.directory, 1), signal.SIGKILL)
+                os.kill(_worker(plan.paths, 1), signal.SIGKILL)
                 group = _wait_for_group(logs, number)
                 over_s.append(group["at"] - killed_at - group["import_s"])
                 import_s.append(group["import_s"])

@@ -138,7 +138,7 @@ class Scheduler(Protocol):
         ...
 
     def start_now(self, job_id: str) -> None:
-        """Lift the wait that follows a requeue: the job may start as soon as it has nodes."""
+        """Lift the wait that follows a requeue: the job may start as soon as that is safe and it has nodes."""
         ...
 
     def start_at(self, job_id: str, when: float) -> None:
@@ -159,6 +159,10 @@ class Scheduler(Protocol):
 
     def usable_nodes(self, partition: str) -> list[str]:
         """Names of the partition's nodes (of all, for "") that are neither down, drained nor reserved."""
+        ...
+
+    def partition_setting(self, partition: str, name: str) -> str | None:
+        """The value of one of a partition's settings, such as GraceTime; None where there is none."""
         ...
 
     def node_address(self, node: str) -> str:

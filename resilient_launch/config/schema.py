@@ -150,10 +150,73 @@ class TimeLimit(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class FailNode(Fault):
-    """The gang's node of index ``node`` goes silent."""
+    """The gang's node of index ``node`` goes silent; with ``partition_network`` what runs there runs on."""
 
     verb = "fail-node"
     node: int
+    partition_network: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeNode(Fault):
+    """Every node that failed or was drained is back."""
+
+    verb = "resume-node"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain(Fault):
+    """No job starts on the gang's node of index ``node`` any more."""
+
+    verb = "drain"
+    node: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maintenance(Fault):
+    """All nodes are reserved, from ``in_s`` from now on, for ``for_s``."""
+
+    verb = "maintenance"
+    in_s: float = 600.0
+    for_s: float = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill(Fault):
+    """Jobs of a whole node each queue up, ``num_jobs`` or one a node, and run for ``for_s``."""
+
+    verb = "fill"
+    num_jobs: int | None = None
+    for_s: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowAccounting(Fault):
+    """sacct answers ``delay_s`` late; 0 is accounting as usual."""
+
+    verb = "slow-accounting"
+    delay_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAccounting(Fault):
+    """The accounting database goes away."""
+
+    verb = "no-accounting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerDown(Fault):
+    """Slurm's controller goes away; jobs run on."""
+
+    verb = "controller-down"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerUp(Fault):
+    """Slurm's controller comes back."""
+
+    verb = "controller-up"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +264,9 @@ class LaunchConfig:
     """Interpreter of node agents and workers: an absolute path, or a name to look up on the node's PATH."""
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables of every worker, added to what the job has."""
+    preload: bool = True
+    """Whether Python workers are forked from a process that has imported torch already, which takes seconds off every
+    start; off for scripts that set what torch reads when it is imported (OMP_NUM_THREADS, TORCH_LOGS)."""
     setup: tuple[str, ...] = ()
     """Lines of the user's own shell, run in the batch script before anything else."""
 

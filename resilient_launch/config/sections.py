@@ -179,6 +179,7 @@ TOP: Fields = {
     "workdir": Field("workdir", _workdir, str, tilde_is_text=True),
     "python": Field("python", _path),
     "env": Field("env", environment, _mapping),
+    "preload": Field("preload", v.boolean),
     "setup": Field("setup", v.shell_lines, _string_list),
     "nodes": Field("nodes", v.nodes, lambda nodes: nodes.min if nodes.min == nodes.max else str(nodes)),
     "workers_per_node": Field("workers_per_node", v.integer(1, 65536)),

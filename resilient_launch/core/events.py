@@ -46,6 +46,8 @@ KINDS: dict[str, frozenset[str]] = {
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
     ),
+    # A worker group began on this node: `pids` is rank -> process id.
+    "group_begin": frozenset({"pids"}),
     # A worker group ended: `exits` is rank -> exit code.
     "group_end": frozenset({"exits"}),
     # The attempt ended.

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,10 @@ from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatc
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures, NodeReport
 from resilient_launch.job.gang import Gang
+from resilient_launch.job.message import Message
+from resilient_launch.job.nursery import Nursery
 from resilient_launch.job.page import Action, Outcome, Page, Reason, fast_directory
+from resilient_launch.job.program import Program
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.job.saves import DueSaves
@@ -47,14 +50,6 @@ SETTLE_TIMEOUT_S = 8.0
 log = logging.getLogger("rlaunch.agent")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """What a thread tells the main one. ``kind`` names it, ``value`` is its content."""
-
-    kind: str
-    value: Any = None
-
-
 class NodeAgent:
     """Runs one node's part of one attempt. ``run`` returns how it ended for this node."""
 
@@ -67,7 +62,8 @@ class NodeAgent:
         attempt: Attempt,
         store: TCPStore,
         address: str,
-        argv: Sequence[str],
+        program: Program,
+        nursery: Nursery | None,
         inbox: queue.SimpleQueue[Message],
         classify: ending.Classifier,
         publisher: Publisher,
@@ -104,20 +100,22 @@ class NodeAgent:
         self._watch.set_environment()
         self._elastic = GangAgent(
             GroupSpec(
-                argv=argv,
+                program=program,
                 num_workers=config.workers_per_node,
                 num_nodes=allocation.num_nodes,
+                node_index=allocation.node_index,
                 max_restarts=config.restart.max_worker_restarts,
-                rendezvous_id=f"{config.name}-{attempt.number}",
+                run_id=f"{config.name}-{attempt.number}",
                 local_address=address if allocation.is_first else own_address_towards(address),
                 store_address=address,
-                is_first=allocation.is_first,
-                error_dir=logs,
+                log_dir=logs,
                 node=allocation.node,
                 join_timeout_s=600.0,
             ),
-            store,
+            self._gang.connect(),
+            nursery=nursery,
             on_group=self._begin_group,
+            on_started=lambda pids: self._tell("event", ("group_begin", {"pids": dict(pids)})),
             on_exit=self._on_group_failed,
             may_wait=lambda: not any(page.has_stepped for page in self._pages),
         )

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from resilient_launch.checkpoint import store as checkpoint_store
@@ -64,11 +65,10 @@ class AttemptRecord:
 def read_attempts(paths: RunPaths) -> list[Attempt]:
     """Every claimed attempt in order. A claim that cannot be read yet (a mount without hard links) is left out."""
     found = []
-    for path in sorted(paths.attempts.glob("[0-9]*.json")):
-        if path.stem.isdigit():
-            record = _load(path)
-            if record is not None:
-                found.append(_attempt(record))
+    for path in _claims(paths):
+        record = _load(path)
+        if record is not None:
+            found.append(_attempt(record))
     return found
 
 
@@ -98,8 +98,31 @@ def claim(
 
     Older attempts' unfinished checkpoints are fenced first, then what is published is listed, and only then is the
     number taken: whatever an older writer publishes later is not on the list. Raises RlaunchError when this very
-    admission has an attempt already.
+    admission has an attempt already, and when the storage refuses.
     """
+    try:
+        attempt = _claim(
+            paths,
+            job_id=job_id,
+            slurm_restart_count=slurm_restart_count,
+            nodes=tuple(nodes),
+            addresses=tuple(addresses),
+            port=port,
+            code_version=code_version,
+        )
+    except OSError as error:
+        raise RlaunchError(
+            "the run's next attempt can't be claimed",
+            where=str(error.filename or paths.attempts),
+            why=error.strerror or str(error),
+            hint="look at the storage of the run directory, then requeue or resubmit",
+        ) from error
+    # Also what a claim of this number left: it can't be won any more.
+    durable.sweep_temporaries(paths.attempts, lambda name: _is_over(name, attempt.number))
+    return attempt
+
+
+def _claim(paths: RunPaths, *, job_id: str, slurm_restart_count: int, **facts: Any) -> Attempt:
     while True:
         earlier = read_attempts(paths)
         for attempt in earlier:
@@ -110,18 +133,16 @@ def claim(
                     why=f"job {job_id} (restart {slurm_restart_count}) has claimed it already; "
                     "two node agents must not lead one gang",
                 )
-        number = earlier[-1].number + 1 if earlier else 0
+        # By name: a claim that nobody can read has its number all the same.
+        number = max((int(path.stem) for path in _claims(paths)), default=-1) + 1
         checkpoint_store.fence(paths.checkpoints, number)
         published = [entry.name for entry in paths.checkpoints.iterdir() if CheckpointId.parse(entry.name)]
         attempt = Attempt(
             number=number,
             job_id=job_id,
             slurm_restart_count=slurm_restart_count,
-            nodes=tuple(nodes),
-            addresses=tuple(addresses),
-            port=port,
             claimed_at=time.time(),
-            code_version=code_version,
+            **facts,
             checkpoints=tuple(sorted(published)),
         )
         if durable.claim_file(paths.attempt(number), json.dumps(asdict(attempt), indent=1).encode()):
@@ -177,6 +198,16 @@ def last_group_cause(paths: RunPaths, number: int, restart: int) -> Cause:
     files = paths.events.glob(f"a{number:04d}.n*.jsonl")
     ends = [event for event in read_events(files) if event["kind"] == "group_end" and event["restart"] == restart]
     return next((Cause(event["cause"]) for event in ends if "cause" in event), Cause.CRASH)
+
+
+def _is_over(name: str, number: int) -> bool:
+    """Whether the claim or the end that ``name`` stands for is one that attempt ``number`` has left behind."""
+    stem = name.partition(".")[0]
+    return stem.isdigit() and int(stem) <= number
+
+
+def _claims(paths: RunPaths) -> list[Path]:
+    return sorted(path for path in paths.attempts.glob("[0-9]*.json") if path.stem.isdigit())
 
 
 def _load(path: Any) -> dict[str, Any] | None:

@@ -6,45 +6,47 @@ wait at every crash; here a group is ended with KILL, at once, dataloader proces
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import Store, TCPStore
+from torch.distributed import Store
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from resilient_launch.job import processes
+from resilient_launch.job.nursery import Forked, Nursery
+from resilient_launch.job.program import Program
+from resilient_launch.job.rendezvous import GangRendezvous
 
 MONITOR_INTERVAL_S = 0.1
 EXIT_BARRIER_S = 60.0
 OTHERS_TIMEOUT_S = 2.0
-_SHELL = 'exec "$@" >>"$RLAUNCH_LOG_DIR/$RLAUNCH_NODE.$RANK.log" 2>&1'
+_PLACEHOLDER = "/bin/true"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSpec:
-    """What a node runs: ``argv`` once for each of ``num_workers`` workers, in a gang of ``num_nodes`` nodes.
+    """What a node runs: ``program`` once for each of ``num_workers`` workers, in a gang of ``num_nodes`` nodes.
 
-    ``store_address`` is where this node reaches the gang's first node, ``local_address`` its own address.
+    ``store_address`` is where this node reaches the gang's first node, ``local_address`` its own address. ``log_dir``
+    gets what workers print, and their error files.
     """
 
-    argv: Sequence[str]
+    program: Program
     num_workers: int
     num_nodes: int
+    node_index: int
     max_restarts: int
-    rendezvous_id: str
+    run_id: str
     local_address: str
     store_address: str
-    is_first: bool
-    error_dir: Path
+    log_dir: Path
     node: str
     join_timeout_s: float
 
@@ -60,7 +62,7 @@ class GroupResult:
 
 
 class _Logs(LogsSpecs):
-    """Leaves output to the shell line that starts a worker; names an error file for each rank."""
+    """Leaves output to whoever starts a worker; names an error file for each rank."""
 
     def __init__(self, error_dir: Path, node: str) -> None:
         super().__init__(log_dir=str(error_dir))
@@ -81,24 +83,6 @@ class _Logs(LogsSpecs):
         return LogsDest(stdouts=streams, stderrs=dict(streams), error_files=files)
 
 
-class _Rendezvous(DynamicRendezvousHandler):
-    """Gives every round's workers a new store, on the gang's first node.
-
-    torch would keep one server for all rounds, where workers of a restarted group meet the addresses of dead ones, and
-    would go on naming it on the other nodes when another node is first in a later round.
-    """
-
-    spec: GroupSpec
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        info = super().next_rendezvous()
-        if self.spec.is_first:
-            self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-            info.store.set("rlaunch/port", str(self._server.port))
-        master = RendezvousStoreInfo(self.spec.store_address, int(info.store.get("rlaunch/port")))
-        return RendezvousInfo(info.store, info.rank, info.world_size, master)
-
-
 class _NoMoreGroups(Exception):  # noqa: N818
     """Another worker group would start now, and must not."""
 
@@ -107,6 +91,7 @@ class GangAgent(LocalElasticAgent):
     """The elastic agent of one node.
 
     ``on_group`` is called with (restart number, global ranks) before a worker group starts and may raise to refuse it;
+    ``on_started`` with {rank: process id} when it has;
     ``on_exit`` is called with (restart number, {rank: exit code}) when one ended, and may call ``end_with_this_group``;
     ``may_wait`` says whether the other ranks may be waited for when one has failed: there is no step to lose.
     """
@@ -116,42 +101,38 @@ class GangAgent(LocalElasticAgent):
         spec: GroupSpec,
         store: Store,
         *,
+        nursery: Nursery | None,
         on_group: Callable[[int, Sequence[int]], None],
+        on_started: Callable[[Mapping[int, int]], None],
         on_exit: Callable[[int, Mapping[int, int]], None],
         may_wait: Callable[[], bool],
     ) -> None:
-        backend = C10dRendezvousBackend(store, spec.rendezvous_id)
-        handler = _Rendezvous.from_backend(
-            spec.rendezvous_id,
+        self._rendezvous_of_gang = GangRendezvous(
             store,
-            backend,
-            spec.num_nodes,
-            spec.num_nodes,
-            spec.local_address,
-            RendezvousTimeout(join=timedelta(seconds=spec.join_timeout_s)),
+            node_index=spec.node_index,
+            num_nodes=spec.num_nodes,
+            address=spec.store_address,
+            run_id=spec.run_id,
+            timeout_s=spec.join_timeout_s,
         )
-        handler.spec = spec
-        # With these two set, torch starts no server of its own.
-        handler._bootstrap_store_info = RendezvousStoreInfo(spec.store_address, 0)
-        handler._shared_tcp_store_server = store
-        # torch expands ${local_rank} in arguments; doubling every dollar keeps the user's own text as it is.
-        argv = [word.replace("$", "$$") for word in spec.argv]
         worker_spec = WorkerSpec(
             role="worker",
             local_world_size=spec.num_workers,
-            entrypoint="/bin/sh",
-            args=("-c", _SHELL.replace("$", "$$"), "rlaunch-worker", *argv),
-            rdzv_handler=handler,
+            # torch insists on starting something itself; the workers take its place.
+            entrypoint=_PLACEHOLDER,
+            rdzv_handler=self._rendezvous_of_gang,
             max_restarts=spec.max_restarts,
             monitor_interval=MONITOR_INTERVAL_S,
             local_addr=spec.local_address,
         )
         super().__init__(
-            worker_spec, _Logs(spec.error_dir, spec.node), start_method="spawn", exit_barrier_timeout=EXIT_BARRIER_S
+            worker_spec, _Logs(spec.log_dir, spec.node), start_method="spawn", exit_barrier_timeout=EXIT_BARRIER_S
         )
-        self._store_of_gang = store
-        self._on_group, self._on_exit, self._may_wait = on_group, on_exit, may_wait
+        self._spec, self._nursery = spec, nursery
+        self._on_group, self._on_started = on_group, on_started
+        self._on_exit, self._may_wait = on_exit, may_wait
         self._restart = 0
+        self._killed = -1
         self._first_exits: dict[int, int] = {}
         self._no_more_restarts = False
 
@@ -166,7 +147,8 @@ class GangAgent(LocalElasticAgent):
 
     def kill_workers(self, *, of_restart: int | None = None) -> None:
         """End the worker group now, or only if it is still that of ``of_restart``. Safe from any thread."""
-        # In this order: a newer group takes its number before it has processes.
+        # In this order: a newer group takes its number before it has processes, and looks here once it has them.
+        self._killed = max(self._killed, self._restart if of_restart is None else of_restart)
         context = self._pcontext
         if context is not None and of_restart in (None, self._restart):
             processes.kill(list(context.pids().values()))
@@ -181,19 +163,31 @@ class GangAgent(LocalElasticAgent):
         return GroupResult(ok=ok, exits=exits, first_rank=next(iter(exits), None))
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        # torch counts restarts on each node by itself, and only those of its own workers: agree on one number instead.
-        store = worker_group.store
-        assert store is not None
-        if worker_group.group_rank == 0:
-            self._restart = self._store_of_gang.add("rlaunch/worker-groups", 1) - 1
-            store.set("rlaunch/restart", str(self._restart))
-        else:
-            self._restart = int(store.get("rlaunch/restart"))
+        # torch counts restarts on each node by itself, and only those of its own workers: the rounds are the gang's.
+        self._restart = self._rendezvous_of_gang.round - 1
         limit = worker_group.spec.max_restarts
         self._remaining_restarts = max(limit - self._restart, 0)
         self._first_exits = {}
         self._on_group(self._restart, [worker.global_rank for worker in worker_group.workers])
-        return super()._start_workers(worker_group)
+        super()._start_workers(worker_group)
+        context: Any = self._pcontext
+        for local, handler in context.subprocess_handlers.items():
+            placeholder, handler.proc = handler.proc, self._start_worker(context.envs[local])
+            # Only now: until it is waited for, no other process can have its number.
+            placeholder.wait()
+        pids: dict[int, Any] = context.pids()
+        self._on_started({worker.global_rank: pids[worker.local_rank] for worker in worker_group.workers})
+        if self._killed >= self._restart:
+            processes.kill(list(pids.values()))
+        return pids
+
+    def _start_worker(self, variables: Mapping[str, str]) -> Forked | subprocess.Popen[bytes]:
+        env = {**os.environ, **variables}
+        log_file = self._spec.log_dir / f"{self._spec.node}.{env['RANK']}.log"
+        if self._nursery is not None and (forked := self._nursery.start(env, log_file)) is not None:
+            return forked
+        with log_file.open("ab") as log:
+            return subprocess.Popen(self._spec.program.argv, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._note_exits(worker_group)

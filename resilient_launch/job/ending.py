@@ -66,6 +66,7 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
         except RlaunchError as error:
             log.warning("%s", error)
             view = None
+        is_requeued = view is not None and (view.restart_count or 0) > allocation.slurm_restart_count
         return notice_policy.classify(
             signal_name,
             now=time.time(),
@@ -75,11 +76,20 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             kill_wait_s=kill_wait_s,
             signal_lead_s=signal_lead_s,
             job_reason=view.reason if view else "",
-            is_requeued=view is not None and (view.restart_count or 0) > allocation.slurm_restart_count,
+            is_requeued=is_requeued,
+            preempts_at_once=view is not None and is_requeued and _preempts_at_once(scheduler, view.partition),
             maintenance_starts=_maintenance_starts(scheduler, allocation) if view else (),
         )
 
     return classify
+
+
+def _preempts_at_once(scheduler: Scheduler, partition: str) -> bool:
+    """Whether jobs of the partition are requeued for others without any grace."""
+    with contextlib.suppress(RlaunchError):
+        mode = scheduler.partition_setting(partition, "PreemptMode") or ""
+        return "REQUEUE" in mode and scheduler.partition_setting(partition, "GraceTime") == "0"
+    return False
 
 
 def _maintenance_starts(scheduler: Scheduler, allocation: Allocation) -> list[float]:

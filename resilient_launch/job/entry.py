@@ -1,4 +1,4 @@
-"""What submitit calls on every node: from an empty task to a node agent, and from its end to an exit code."""
+"""From an empty task on every node to a node agent, and from its end to an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import queue
-import signal
 import sys
 import time
 from pathlib import Path
@@ -20,8 +19,10 @@ from resilient_launch.core.errors import RlaunchError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import attempt as attempts
 from resilient_launch.job import code, ending, judgement, signals
-from resilient_launch.job.agent import Message, NodeAgent
 from resilient_launch.job.context import Allocation, first_reachable, own_addresses
+from resilient_launch.job.message import Message
+from resilient_launch.job.nursery import Nursery, Opened, open_nursery, why_not
+from resilient_launch.job.program import Program, own_search_path
 from resilient_launch.job.publish import Publisher
 
 if TYPE_CHECKING:
@@ -32,27 +33,47 @@ SLURM_TIMEOUT_S = 5.0
 log = logging.getLogger("rlaunch.agent")
 
 
-def main(run_dir: str) -> None:
-    """Take this node's part in one attempt of the run in ``run_dir``. Exits non-zero when the run failed."""
+def main(run_dir: str) -> Program | None:
+    """Take this node's part in one attempt of the run in ``run_dir``.
+
+    Exits the process, non-zero when the run failed. Returns where there is nothing to do, and in every worker that was
+    forked from this process: what the worker is to run.
+    """
     signals.block()
-    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    signals.SignalReader(lambda name: inbox.put(Message(kind="signal", value=(name, None)))).start()
-    # submitit installed handlers that only say so for signals that mean nothing here.
-    signal.signal(signal.SIGCONT, signal.SIG_DFL)
-    logging.getLogger("submitit").propagate = False
+    search_path = own_search_path()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", force=True)
-    logging.getLogger("torch").setLevel(logging.ERROR)
     paths = RunPaths(Path(run_dir))
     if is_over(paths):
         log.info("run %s is finished: nothing to do", paths.name)
-        return
+        return None
     allocation = Allocation.from_environment(os.environ)
     config = load(paths.config, frozen=True)
-    exit_code = _run(config, paths, allocation, inbox)
+    _prepare_environment(config, paths)
+    program = worker_program(config, paths)
+    opened = _open_nursery(config, program, search_path)
+    if opened.program is not None:
+        return opened.program
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    signals.SignalReader(lambda name: inbox.put(Message(kind="signal", value=(name, None)))).start()
+    exit_code = _run(config, paths, allocation, inbox, program, opened.nursery)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of the elastic agent and of the store may still be waiting on peers that have left.
     os._exit(exit_code)
+
+
+def _open_nursery(config: LaunchConfig, program: Program, search_path: list[str]) -> Opened:
+    """Where workers may be forked, a process that has imported torch once for all of them."""
+    if not config.preload:
+        return Opened()
+    if why := why_not(program, dict(config.env), os.environ):
+        log.info("workers start by themselves: %s", why)
+        return Opened()
+    # Before any thread is there, and for the agent as well.
+    import torch.distributed  # noqa: F401
+
+    return open_nursery(program, search_path)
 
 
 def is_over(paths: RunPaths) -> bool:
@@ -64,9 +85,15 @@ def is_over(paths: RunPaths) -> bool:
     return bool(verdict.get("state") == RunState.FINISHED)
 
 
-def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: queue.SimpleQueue[Message]) -> int:
+def _run(
+    config: LaunchConfig,
+    paths: RunPaths,
+    allocation: Allocation,
+    inbox: queue.SimpleQueue[Message],
+    program: Program,
+    nursery: Nursery | None,
+) -> int:
     scheduler = SlurmCommands(timeout_s=SLURM_TIMEOUT_S)
-    _prepare_environment(config, paths)
     if allocation.is_first:
         store, attempt = _claim(config, paths, allocation)
         judgement.record_silent_ends(paths, scheduler, attempt)
@@ -77,6 +104,9 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
         address = "127.0.0.1" if allocation.num_nodes == 1 else attempt.addresses[0]
     else:
         store, attempt, address = _join(paths, allocation)
+    # Imported late: torch reads the environment, and the other nodes need not wait for the elastic agent.
+    from resilient_launch.job.agent import NodeAgent
+
     log.info(
         "attempt %d of %s: job %s, restart %d, node %s (%d of %d)",
         attempt.number,
@@ -94,7 +124,8 @@ def _run(config: LaunchConfig, paths: RunPaths, allocation: Allocation, inbox: q
         attempt=attempt,
         store=store,
         address=address,
-        argv=worker_argv(config, paths),
+        program=program,
+        nursery=nursery,
         inbox=inbox,
         classify=ending.classifier(
             scheduler,
@@ -142,15 +173,16 @@ def _prepare_environment(config: LaunchConfig, paths: RunPaths) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(paths.code), *([inherited] if inherited else [])])
 
 
-def worker_argv(config: LaunchConfig, paths: RunPaths) -> list[str]:
+def worker_program(config: LaunchConfig, paths: RunPaths) -> Program:
     """What every worker executes: the snapshot of the user's code where there is one, with the arguments as written."""
     root = paths.code if config.code.snapshot and paths.code.is_dir() else config.workdir
-    if config.script is not None:
-        return [config.python, str(root / config.script), *config.args]
-    if config.module is not None:
-        # -P keeps the working directory, which may have been edited since, out of the module search.
-        return [config.python, "-P", "-m", config.module, *config.args]
-    return [*config.command, *config.args]
+    return Program(
+        python=config.python,
+        script=str(root / config.script) if config.script is not None else None,
+        module=config.module,
+        command=config.command,
+        args=config.args,
+    )
 
 
 def _claim(config: LaunchConfig, paths: RunPaths, allocation: Allocation) -> tuple[TCPStore, attempts.Attempt]:

@@ -111,6 +111,7 @@ def _take_agents(told: AttemptTold, agents: Sequence[Told]) -> None:
 
 def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *, in_full: bool) -> None:
     best: Told | None = None
+    resumed = 0
     locals_: list[tuple[int, Floats]] = []
     marks: list[tuple[float, CheckpointMark]] = []
     for rank in ranks:
@@ -119,6 +120,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         told.num_ranks = max(told.num_ranks, (rank.rank or 0) + 1)
         if rank.resume is not None:
             told.resumes.append(rank.resume)
+            resumed = rank.resume["resume_step"]
         if rank.curves.points:
             told.curves.append(rank.curves)
         marks += [(mark.at_s + rank.wall_s, mark) for mark in rank.checkpoints]
@@ -137,7 +139,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         return
     if leader is not None and best.node == leader.node:
         best.wall_s = leader.wall_s
-    group = _group(best, _excess(best, locals_))
+    group = _group(best, _excess(best, locals_), resumed)
     told.has_local_times |= group.excess_s is not None
     told.groups.append(group)
     told.restarts.append(best.restart or 0)
@@ -172,6 +174,9 @@ def _merged(best: Told, other: Told) -> Told:
         shift_s = float(np.median(best.ends_s[mine] - other.ends_s[theirs]))
     elif best.node == other.node:
         shift_s = 0.0
+    elif best.loop_s is not None and other.loop_s is not None:
+        # The loop is entered together as well.
+        shift_s = best.loop_s - other.loop_s
     steps = np.concatenate([best.steps, other.steps[missing]])
     ends_s = np.concatenate([best.ends_s, other.ends_s[missing] + shift_s])
     order = np.argsort(steps, kind="stable")
@@ -207,7 +212,7 @@ def _excess(best: Told, locals_: Sequence[tuple[int, Floats]]) -> Floats | None:
     return excess_s[best.steps - first]
 
 
-def _group(best: Told, excess_s: Floats | None) -> Group:
+def _group(best: Told, excess_s: Floats | None, resumed: int) -> Group:
     wall_s = best.wall_s
     restores = []
     for at_s in (at_s for at_s, phase in best.phases if phase == "restore"):
@@ -218,6 +223,7 @@ def _group(best: Told, excess_s: Floats | None) -> Group:
         end_s=max([best.last_s or 0.0, *best.ends_s[-1:].tolist()]) + wall_s,
         restores=tuple(restores),
         loop_s=None if best.loop_s is None else best.loop_s + wall_s,
+        resumed=resumed,
         steps=best.steps,
         ends_s=best.ends_s + wall_s,
         saves=_saves(best),
@@ -294,26 +300,33 @@ def _bands(rank: Told) -> list[StepBand]:
     return found
 
 
+def _latest(*moments_s: float | None) -> float | None:
+    return max((each for each in moments_s if each is not None and each > -math.inf), default=None)
+
+
 def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None) -> None:
     """Say when each group was over, how far it got by the agents' word, and whether it hung."""
     ends: dict[int, float] = {}
     reached: dict[int, int] = {}
-    hung: set[int] = set()
+    hung: dict[int, float] = {}
     for agent in sorted(agents, key=lambda each: each is leader):
         for record in agent.others:
             restart, step = record.get("restart"), record.get("step")
             if record["kind"] == "hang" and record.get("status") == "confirmed" and isinstance(restart, int):
-                hung.add(restart)
+                # When it stood still, where the watchdog says so.
+                idle_s = record.get("idle_s")
+                is_known = isinstance(idle_s, int | float)
+                hung[restart] = record["mono"] + agent.wall_s - idle_s if is_known else -math.inf
             if record["kind"] == "group_end" and isinstance(restart, int):
                 ends[restart] = record["mono"] + agent.wall_s
                 reached[restart] = max(reached.get(restart, 0), step if isinstance(step, int) else 0)
     for index, (restart, group) in enumerate(zip(told.restarts, told.groups, strict=True)):
         is_last = index == len(told.groups) - 1
-        known = [reached.get(restart, 0)]
+        counts = [reached.get(restart, 0)]
         if is_last:
-            known.append(told.end_step or 0)
+            counts.append(told.end_step or 0)
         elif len(told.resumes) > index + 1:
-            known.append(int(told.resumes[index + 1]["resume_step"]))
+            counts.append(int(told.resumes[index + 1]["resume_step"]))
         end_s = ends.get(restart)
         if end_s is None and is_last and group.leave_s is None:
             # Nobody is left to tell: the silence lasts as long as the attempt does.
@@ -321,6 +334,7 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
         told.groups[index] = replace(
             group,
             end_s=group.end_s if end_s is None else max(end_s, group.end_s),
-            reached=max(known),
+            reached=max(counts),
+            progress_s=_latest(group.progress_s, hung.get(restart)),
             has_hung=restart in hung or (is_last and told.end_cause == Cause.HANG),
         )

@@ -27,6 +27,7 @@ def classify(
     signal_lead_s: float,
     job_reason: str = "",
     is_requeued: bool = False,
+    preempts_at_once: bool = False,
     maintenance_starts: Sequence[float] = (),
 ) -> Notice:
     """The notice that ``signal_name`` brings. All times are wall-clock seconds; None where Slurm does not say.
@@ -37,7 +38,8 @@ def classify(
     site's script: save and give the nodes back.
 
     A job whose processes are being ended is shown as COMPLETING, whatever will become of it: ``is_requeued`` (it has
-    one restart more than this attempt) and ``job_reason`` then tell a requeue and the time limit from a cancel.
+    one restart more than this attempt) and ``job_reason`` then tell a requeue and the time limit from a cancel. Where
+    the partition ``preempts_at_once``, without grace, the requeue is the only mark that a preemption leaves.
     """
     limit = Cause.TIME_LIMIT
     if end_time is not None and any(abs(start - end_time) <= MAINTENANCE_SLACK_S for start in maintenance_starts):
@@ -45,7 +47,8 @@ def classify(
     state = (job_state or "").split()[0].rstrip("+") if job_state else ""
     if state == "COMPLETING":
         if is_requeued:
-            return Notice(cause=Cause.YIELDED, deadline=now + kill_wait_s, source=signal_name)
+            cause = Cause.PREEMPTED if preempts_at_once else Cause.YIELDED
+            return Notice(cause=cause, deadline=now + kill_wait_s, source=signal_name)
         state = _ENDINGS.get(job_reason, "CANCELLED")
     if state.startswith("CANCELLED"):
         return Notice(cause=Cause.CANCELLED, deadline=now + kill_wait_s, source=signal_name)

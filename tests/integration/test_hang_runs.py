@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from integration_bench import MAIN, RunBench, marked, wait_for
+from integration_bench import MAIN, RunBench
+from waiting import wait_for
 
 from resilient_launch.job.memory import memory_cgroup
 
@@ -21,26 +22,12 @@ Reference = Callable[[int], str]
 STEPS = 250
 
 
-def _worker(bench: RunBench, rank: int) -> tuple[int, str]:
-    """The process of a rank, and its node."""
-
-    def find() -> list[tuple[int, str]]:
-        found = []
-        for pid in set(marked(str(bench.fake.state_dir))) & set(marked(f"\0RANK={rank}\0")):
-            words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-            if "train.py" in Path(f"/proc/{pid}/cmdline").read_text():
-                found.append((pid, next(word for word in words if word.startswith("RLAUNCH_NODE=")).split("=")[1]))
-        return sorted(found)
-
-    return wait_for(find, what=f"worker {rank}")[0]
-
-
 def test_a_stopped_worker_is_found_and_the_group_is_started_again(bench: RunBench, reference: Reference) -> None:
     bench.submit(
         bench.config("run", ["--steps", str(STEPS)], nodes=2, workers_per_node=1, checkpoint={"every": "20 steps"})
     )
     bench.wait_step("run", 50)
-    pid, node = _worker(bench, 1)
+    pid, node = bench.worker("run", 1)
     os.kill(pid, signal.SIGSTOP)
     stopped_at = time.time()
     bench.wait("run")

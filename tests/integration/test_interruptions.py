@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from integration_bench import RunBench, marked, wait_for
+from integration_bench import RunBench, marked
+from waiting import wait_for
 
 Reference = Callable[[int], str]
 NOTICE_MASK = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
@@ -38,9 +39,12 @@ def _assert_went_on_without_rework(bench: RunBench, name: str, cause: str) -> No
     assert [event["last_cause"] for event in bench.events(name, "resume") if event["attempt"] == 1] == [cause]
 
 
-@pytest.mark.parametrize("signals", ["tree", "task"])
-def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signals: str) -> None:
-    job_id = bench.submit(bench.config("run", workers_per_node=2, fake={"signals": signals}))
+@pytest.mark.parametrize(("signals", "grace"), [("tree", "30s"), ("task", "0s")])
+def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signals: str, grace: str) -> None:
+    """With a grace, and without one, where Slurm requeues at once and KillWait is all there is."""
+    low = {"name": "low", "tier": 1, "preempt": "requeue", "grace": grace}
+    fake = {"signals": signals, "kill_wait": "30s", "partitions": [low, {"name": "high", "tier": 10}]}
+    job_id = bench.submit(bench.config("run", workers_per_node=2, fake=fake))
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -52,7 +56,7 @@ def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signa
 def test_a_signal_on_one_node_only_makes_all_nodes_save_the_same_step(bench: RunBench, reference: Reference) -> None:
     bench.submit(bench.config("run", nodes=2))
     bench.wait_step("run", 30)
-    (agent,) = _processes(bench, "SLURMD_NODENAME=n2", "submitit.core._submit")
+    (agent,) = _processes(bench, "SLURMD_NODENAME=n2", "resilient_launch.job.node")
     os.kill(agent, signal.SIGUSR1)
     bench.wait("run")
     _assert_went_on_without_rework(bench, "run", "yielded")
@@ -66,7 +70,7 @@ def test_a_signal_before_the_first_step_is_kept(bench: RunBench, importing: str)
     """A notice that comes while Python still imports is acted on: nothing is lost, and the job comes back."""
     (bench.workdir / "train.py").write_text(f"import time\ntime.sleep(1)\n{(bench.workdir / 'train.py').read_text()}")
     job_id = bench.submit(bench.config("run", ["--steps", "20"]))
-    word = {"agent": "submitit.core._submit", "worker": "RLAUNCH_RESTART=0"}[importing]
+    word = {"agent": "submitit.core._submit", "worker": "train.py"}[importing]
 
     def is_there() -> bool:
         return any(_blocks_notices(pid) for pid in _processes(bench, word))
@@ -94,9 +98,7 @@ def _blocks_notices(pid: int) -> bool:
 def test_a_killed_worker_is_restarted_within_the_attempt(bench: RunBench, reference: Reference) -> None:
     bench.submit(bench.config("run", workers_per_node=2, checkpoint={"every": "40 steps"}))
     bench.wait_step("run", 60)
-    pages = {pid for pid in _processes(bench, "RLAUNCH_RESTART=0") if _argument(pid, "train.py")}
-    assert len(pages) == 2
-    os.kill(max(pages), signal.SIGKILL)
+    os.kill(bench.worker("run", 1)[0], signal.SIGKILL)
     bench.wait("run")
     (row,) = bench.status("run")["attempts"]
     assert (row["cause"], row["torchelastic_restart_count"], row["resume_step"]) == ("finished", 1, 0)
@@ -104,11 +106,6 @@ def test_a_killed_worker_is_restarted_within_the_attempt(bench: RunBench, refere
     assert resumed["last_cause"] == "crash" and resumed["resume_step"] >= 40 and resumed["resume_step"] % 40 == 0
     assert row["rework_steps"] == resumed["rework_steps"] < 60
     assert bench.digest("run") == reference(2)
-
-
-def _argument(pid: int, word: str) -> bool:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return words[0] != b"/bin/sh" and any(each.endswith(word.encode()) for each in words)
 
 
 def test_a_crash_on_one_node_restarts_the_gang(bench: RunBench, reference: Reference) -> None:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Standing(StrEnum):
-    """What the loader made of one published checkpoint."""
+    """What the loader made of one published checkpoint; the last four only for who looks on from outside."""
 
     CHOSEN = "chosen"
     DAMAGED = "damaged"
@@ -41,6 +41,10 @@ class Standing(StrEnum):
     PASSED_OVER = "passed over"
     FOREIGN = "foreign"
     UNREADABLE = "unreadable"
+    OLDER = "older"
+    UNSUPPORTED = "unsupported"
+    QUARANTINED = "quarantined"
+    UNFINISHED = "unfinished"
 
 
 _STANDING_OF = {

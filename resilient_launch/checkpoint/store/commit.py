@@ -173,11 +173,22 @@ def _write(temporary: Path, write: Callable[[Path], RankReport], *, is_coordinat
             fsync_dir(temporary)
         return report
     except (CheckpointError, OSError) as error:
-        if not temporary.is_dir():
+        if _is_gone(temporary):
             raise _gone(temporary) from error
         if isinstance(error, OSError):
             raise write_error(error, "checkpoint files can't be written", temporary) from error
         raise
+
+
+def _is_gone(temporary: Path) -> bool:
+    """Whether the directory was taken away; a storage that does not say has not lost it."""
+    try:
+        temporary.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _gone(temporary: Path) -> CheckpointError:
@@ -185,7 +196,7 @@ def _gone(temporary: Path) -> CheckpointError:
         "the checkpoint was not published",
         where=str(temporary),
         why="its temporary directory was taken away: a newer attempt of the run has started"
-        if (temporary.parent / fenced_name(temporary.name)).exists()
+        if os.path.lexists(temporary.parent / fenced_name(temporary.name))
         else "its temporary directory is gone: a newer attempt of the run has started, or somebody removed it",
         hint="let this attempt end; the newer one resumes from the last published checkpoint",
     )
@@ -210,7 +221,7 @@ def _check_shards(temporary: Path, reports: list[RankReport]) -> list[FileEntry]
                     why=f"{size} instead of {entry.size} bytes",
                 )
     except OSError as error:
-        if not temporary.is_dir():
+        if _is_gone(temporary):
             raise _gone(temporary) from error
         raise write_error(error, "a rank's file is not in the checkpoint's directory", temporary) from error
     if strangers := present - set(names):
@@ -234,7 +245,7 @@ def _commit(temporary: Path, final: Path, manifest: Manifest) -> None:
         write_file(temporary / MANIFEST_NAME, manifest.render())
         fsync_dir(temporary)
     except OSError as error:
-        if not temporary.is_dir():
+        if _is_gone(temporary):
             raise _gone(temporary) from error
         raise write_error(error, "checkpoint manifest can't be written", temporary) from error
     _refuse_taken(final)

@@ -67,7 +67,7 @@ def test_wait_lifts_the_delay_after_a_requeue_once(line: CommandLine, tmp_path: 
     say = job("PENDING", restarts=1, reason="BeginTime")
     line.slurm("scontrol", f'case "$1" in update) echo "$@" >>{tmp_path}/asked;; *) {say};; esac')
     assert line.run("wait", "run", "--timeout", "2").returncode == 101
-    assert (tmp_path / "asked").read_text() == "update JobId=7 StartTime=now\n"
+    assert (tmp_path / "asked").read_text() == "update JobId=7 StartTime=now+2\n"
 
 
 @pytest.mark.parametrize("command", ["wait", "logs"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -134,30 +133,55 @@ def test_a_node_that_fails_is_the_gangs_node_of_that_index(lab: Lab) -> None:
     assert states[3].startswith("down") and not states[1].startswith("down")
 
 
+def test_what_happens_to_the_cluster_leaves_the_attempt_alone(lab: Lab) -> None:
+    verbs = (
+        "drain, node: 1",
+        "maintenance, in: 1h, for: 2h",
+        "fill, jobs: 3, for: 1m",
+        "slow-accounting, delay: 20ms",
+        "no-accounting",
+        "controller-down",
+        "controller-up",
+    )
+    schedule = ", ".join(f"{{at: {{step: 1}}, do: {verb}}}" for verb in verbs)
+    fake = lab.connection.fake
+    assert fake is not None
+    with lab.driving(f"[{schedule}]"):  # type: ignore[attr-defined]
+        step(lab.attempt(), 1)
+        wait_for(lambda: len(lab.said) == len(verbs))
+    assert [line.split()[1] for line in lab.said] == [verb.partition(",")[0] for verb in verbs]
+    found = fake.status()
+    assert [(node["name"], node["state"], bool(node["reason"])) for node in found["nodes"]] == [
+        ("n1", "MIXED", False),
+        ("n2", "DRAINING", True),
+    ]
+    (window,) = found["reservations"]
+    assert window["nodes"] == ["n1", "n2"] and window["end"] - window["start"] == 7200
+    assert found["jobs"] == {"RUNNING": 1, "PENDING": 3}
+    assert found["accounting"] == "lost"
+    with lab.driving("[{at: {step: 1}, do: resume-node}]"):  # type: ignore[attr-defined]
+        wait_for(lambda: len(lab.said) == len(verbs) + 1)
+    assert not any(node["reason"] for node in fake.status()["nodes"])
+    assert lab.view("restart_count") == 0 and lab.view("state") == "RUNNING"
+
+
 def test_a_cancel_is_the_users(lab: Lab) -> None:
     with lab.driving("[{at: {step: 1}, do: cancel}]"):  # type: ignore[attr-defined]
         step(lab.attempt(), 1)
         wait_for(lambda: lab.view("state") in ("CANCELLED", "COMPLETING"))
 
 
-def test_a_worker_gets_the_signal_its_shell_and_its_peers_do_not(lab: Lab) -> None:
-    code = "import sys, time; print('up', flush=True); time.sleep(600)"
-    workers = []
-    for rank in range(3):
-        env = {**os.environ, "RLAUNCH_RUN_DIR": str(lab.paths.directory), "RANK": str(rank % 2)}
-        if rank == 2:
-            env["RLAUNCH_RUN_DIR"] = "/somewhere/else"
-        command = [sys.executable, "-c", code]
-        if rank == 1:
-            command = ["/bin/sh", "-c", '"$@"; exit 7', "sh", *command]
-        workers.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True))
+def test_a_worker_of_the_newest_group_gets_the_signal_and_its_peers_do_not(lab: Lab) -> None:
+    workers = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+    pids = [worker.pid for worker in workers]
     try:
-        for worker in workers:
-            assert worker.stdout is not None and worker.stdout.readline() == "up\n"
+        for groups in ({"0": pids[0], "1": pids[2]}, {"0": pids[0], "1": pids[1]}):
+            agent = EventWriter(lab.paths.events / f"a0000.n{groups['1']}.jsonl", attempt=0)
+            agent.emit("group_begin", flush=True, pids=groups)
+            agent.close()
         with lab.driving("[{at: {after: 10ms}, do: kill-worker, rank: 1, signal: KILL}]"):  # type: ignore[attr-defined]
             step(lab.attempt(), 5)
-            # The shell saw its child killed, and lived to say so.
-            assert workers[1].wait(60) == 7
+            assert workers[1].wait(60) == -signal.SIGKILL
         assert workers[0].poll() is None and workers[2].poll() is None
         lab.said.clear()
         with lab.driving("[{at: {step: 0}, do: kill-worker, rank: 1}]"):  # type: ignore[attr-defined]
@@ -166,7 +190,7 @@ def test_a_worker_gets_the_signal_its_shell_and_its_peers_do_not(lab: Lab) -> No
     finally:
         for worker in workers:
             worker.kill()
-            worker.communicate()
+            worker.wait()
 
 
 def test_a_run_that_is_over_before_says_that_the_moment_never_came(lab: Lab) -> None:

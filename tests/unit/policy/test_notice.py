@@ -49,16 +49,18 @@ def test_cause_and_deadline(
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_requeued", "end_time", "cause"),
+    ("reason", "is_requeued", "at_once", "end_time", "cause"),
     [
-        ("", False, NOW, Cause.CANCELLED),
-        ("TimeLimit", False, NOW, Cause.TIME_LIMIT),
-        ("NodeDown", False, NOW, Cause.NODE_FAILURE),
-        ("", True, None, Cause.YIELDED),
+        ("", False, False, NOW, Cause.CANCELLED),
+        ("", False, True, NOW, Cause.CANCELLED),
+        ("TimeLimit", False, False, NOW, Cause.TIME_LIMIT),
+        ("NodeDown", False, False, NOW, Cause.NODE_FAILURE),
+        ("", True, False, None, Cause.YIELDED),
+        ("", True, True, None, Cause.PREEMPTED),
     ],
 )
 def test_a_completing_job_is_told_by_reason_and_restarts(
-    reason: str, is_requeued: bool, end_time: float | None, cause: Cause
+    reason: str, is_requeued: bool, at_once: bool, end_time: float | None, cause: Cause
 ) -> None:
     """Slurm shows COMPLETING for a job being cancelled, at its limit, or on its way back to the queue alike."""
     notice = classify(
@@ -71,6 +73,7 @@ def test_a_completing_job_is_told_by_reason_and_restarts(
         signal_lead_s=120.0,
         job_reason=reason,
         is_requeued=is_requeued,
+        preempts_at_once=at_once,
     )
     assert (notice.cause, notice.deadline) == (cause, NOW + 5)
 
