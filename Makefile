@@ -8,12 +8,14 @@ QUICKSTART_ROOT ?= build/quickstart
 REHEARSE_ROOT ?= build/rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults integration contract slurm-24.11 bench stagger-storm rehearse clean
+.PHONY: help install quickstart test lint unit faults campaigns integration contract slurm-24.11 rehearse bench \
+	stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make campaigns    crash points, storage errors, reordering, power cuts and chaos, long form"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
 	@echo "make rehearse     every rehearsal of the quickstart, then of jobs with one mistake each (half an hour)"
 	@echo "make bench        every benchmark, short form"
@@ -40,8 +42,14 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit
 
+# Minutes in the short form. FORM=long takes an hour or two; PARTS names some of the campaigns.
+FORM ?= short
 faults: install
 	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m tests.faults.campaigns --form $(FORM) $(PARTS)
+
+campaigns: install
+	$(BIN)/python -m tests.faults.campaigns --form long $(PARTS)
 
 # Its tests wait for Slurm more than they compute. On a user's machine a Slurm that cannot be had is left out by name.
 contract: install

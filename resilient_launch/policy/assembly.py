@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from resilient_launch.core.causes import Cause
-from resilient_launch.policy.partition import Floats, Group, Save
+from resilient_launch.policy.partition import Floats, Group, Save, Steps
 from resilient_launch.policy.told import CheckpointMark, Curves, Told
 
 MAX_BANDS = 60
 MAX_RANKS_DRAWN = 64
+_BLOCK = 65536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,7 @@ def _take_agents(told: AttemptTold, agents: Sequence[Told]) -> None:
 def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *, in_full: bool) -> None:
     best: Told | None = None
     resumed = 0
-    locals_: list[tuple[int, Floats]] = []
+    locals_: list[_LocalTimes] = []
     marks: list[tuple[float, CheckpointMark]] = []
     for rank in ranks:
         if rank.first_s is None:
@@ -124,8 +126,8 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         if rank.curves.points:
             told.curves.append(rank.curves)
         marks += [(mark.at_s + rank.wall_s, mark) for mark in rank.checkpoints]
-        if rank.local_s is not None and len(rank.steps):
-            locals_.append((int(rank.steps[0]), rank.local_s.astype(np.float32)))
+        if len(rank.timed_steps):
+            locals_.append(_LocalTimes(rank.timed_steps, rank.local_s))
         if in_full and len(told.bands) < MAX_BANDS * MAX_RANKS_DRAWN:
             told.bands += _bands(rank)
         if best is None:
@@ -193,23 +195,36 @@ def _merged(best: Told, other: Told) -> Told:
     return best
 
 
-def _excess(best: Told, locals_: Sequence[tuple[int, Floats]]) -> Floats | None:
+class _LocalTimes:
+    """What each step cost one rank by itself, four bytes a step where none is missing."""
+
+    def __init__(self, steps: Steps, local_s: Floats) -> None:
+        self._first = int(steps[0])
+        self._steps = None if int(steps[-1]) - self._first + 1 == len(steps) else steps
+        self._local_s = local_s.astype(np.float32)
+
+    def of(self, steps: Steps) -> NDArray[np.float32]:
+        """The times of ``steps``; NaN where one is not known."""
+        where = steps - self._first if self._steps is None else np.searchsorted(self._steps, steps)
+        is_known = (where >= 0) & (where < len(self._local_s))
+        if self._steps is not None:
+            is_known[is_known] = self._steps[where[is_known]] == steps[is_known]
+        found = np.full(len(steps), np.nan, dtype=np.float32)
+        found[is_known] = self._local_s[where[is_known]]
+        return found
+
+
+def _excess(best: Told, locals_: Sequence[_LocalTimes]) -> Floats | None:
     """How much the slowest rank's own work exceeds the median rank's, for each of the group's steps."""
     if len(locals_) < 2 or not len(best.steps):
         return None
-    first, last = int(best.steps[0]), int(best.steps[-1])
-    excess_s = np.zeros(last - first + 1)
-    for begin in range(first, last + 1, 65536):
-        end = min(begin + 65536, last + 1)
-        block = np.full((len(locals_), end - begin), np.nan, dtype=np.float32)
-        for row, (start, local_s) in enumerate(locals_):
-            low, high = max(start, begin), min(start + len(local_s), end)
-            if high > low:
-                block[row, low - begin : high - begin] = local_s[low - start : high - start]
-        known = (~np.isnan(block)).sum(axis=0) >= 2
-        part = block[:, known]
-        excess_s[begin - first : end - first][known] = np.nanmax(part, axis=0) - np.nanmedian(part, axis=0)
-    return excess_s[best.steps - first]
+    excess_s = np.zeros(len(best.steps))
+    for begin in range(0, len(best.steps), _BLOCK):
+        block = np.stack([times.of(best.steps[begin : begin + _BLOCK]) for times in locals_])
+        is_known = (~np.isnan(block)).sum(axis=0) >= 2
+        known = block[:, is_known]
+        excess_s[begin : begin + _BLOCK][is_known] = np.nanmax(known, axis=0) - np.nanmedian(known, axis=0)
+    return excess_s
 
 
 def _group(best: Told, excess_s: Floats | None, resumed: int) -> Group:
@@ -242,7 +257,7 @@ def _saves(best: Told) -> tuple[Save, ...]:
             if opened is not None:
                 saves.append(_save(opened, opened.at_s, best))
             opened = mark
-        elif opened is not None:
+        elif opened is not None and mark.drain_s is None and mark.step == opened.step:
             saves.append(_save(opened, mark.at_s, best))
             opened = None
         elif mark.status in ("durable", "staged") and mark.blocking_s is not None and mark.drain_s is None:
