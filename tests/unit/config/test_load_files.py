@@ -1,6 +1,8 @@
 """Configurations as files: where their paths start, and what is said of those that are missing or unreadable."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
