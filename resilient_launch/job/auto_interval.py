@@ -14,6 +14,7 @@ from resilient_launch.core.causes import Cause
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import Attempt
 from resilient_launch.job.context import Allocation
+from resilient_launch.job.drains import Drains
 from resilient_launch.job.interval_history import DECISION, History, read_history
 from resilient_launch.job.page import Page
 from resilient_launch.policy.auto_interval import FALLBACK_S, NUM_COSTS, Choice, Measured, Stretch, choose
@@ -94,6 +95,7 @@ class AutoClock:
         self._born = time.monotonic() - max(time.time() - attempt.claimed_at, 0.0)
         self._limit_s = end_s - attempt.claimed_at if end_s is not None else None
         self._costs_s = list(history.costs_s)
+        self._drains = Drains(history.drains_s, history.slowdown)
         self._restart_s = history.restart_s
         self._crashes: list[Stretch] = []
         self._stretch_began_s = 0.0
@@ -114,6 +116,7 @@ class AutoClock:
 
     def group_started(self) -> None:
         self._num_groups += 1
+        self._drains.group_started()
         if self._num_groups > 1:
             age_s = self._age_s()
             began_s = self._stretch_began_s
@@ -124,6 +127,7 @@ class AutoClock:
     def is_due(self, now: float, last: float, pages: Sequence[Page]) -> bool:
         if not self._has_stepped:
             self._has_stepped, self._restart_s = True, self._age_s()
+        self._drains.look(now, pages)
         newest = max(pages, key=lambda page: page.saved_mono)
         if newest.saved_mono > self._saved_mono:
             self._saved_mono = newest.saved_mono
@@ -158,6 +162,8 @@ class AutoClock:
                 prior_mtbf_s=self._prior_mtbf_s,
                 stretches=[*self._history.stretches, *self._crashes, running],
                 costs_s=self._costs_s,
+                drains_s=self._drains.drains_s,
+                slowdown=self._drains.slowdown,
                 exempt_s=self._exempt_s,
             )
             choice = choose(measured)
@@ -174,6 +180,8 @@ class AutoClock:
             inputs={
                 "current_s": self._interval_s,
                 "costs_s": self._costs_s,
+                "drains_s": self._drains.drains_s,
+                "slowdown": self._drains.slowdown,
                 "restart_s": self._restart_s,
                 "prior_mtbf_s": self._prior_mtbf_s,
                 "exempt_s": self._exempt_s,

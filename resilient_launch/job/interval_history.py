@@ -25,6 +25,8 @@ class History:
     interval_s: float | None
     costs_s: tuple[float, ...]
     restart_s: float | None
+    drains_s: tuple[float, ...] = ()
+    slowdown: float = 0.0
 
 
 def read_history(paths: RunPaths, *, before: int) -> History:
@@ -44,6 +46,9 @@ def read_history(paths: RunPaths, *, before: int) -> History:
                 interval_s=float(decisions[-1]["interval_s"]),
                 costs_s=tuple(float(cost) for cost in inputs["costs_s"]),
                 restart_s=inputs["restart_s"],
+                # Not told by versions that wrote nothing in the background.
+                drains_s=tuple(float(drain) for drain in inputs.get("drains_s", ())),
+                slowdown=float(inputs.get("slowdown", 0.0)),
             )
     return History(stretches=tuple(stretches), interval_s=None, costs_s=(), restart_s=None)
 
