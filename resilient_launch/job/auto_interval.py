@@ -17,6 +17,7 @@ from resilient_launch.job.context import Allocation
 from resilient_launch.job.drains import Drains
 from resilient_launch.job.interval_history import DECISION, History, read_history
 from resilient_launch.job.page import Page
+from resilient_launch.job.site_history import failures_per_1000_node_days
 from resilient_launch.policy.auto_interval import FALLBACK_S, NUM_COSTS, Choice, Measured, Stretch, choose
 from resilient_launch.policy.failure_rate import mtbf_of_nodes_s
 from resilient_launch.policy.hazard import Hazard, next_save
@@ -209,10 +210,13 @@ def save_clock(
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("earlier attempts can't be read (%s): the interval starts without their history", error)
         history = History(stretches=(), interval_s=None, costs_s=(), restart_s=None)
+    rate = checkpoint.failures_per_1000_node_days
+    if checkpoint.failure_history is not None:
+        rate = failures_per_1000_node_days(checkpoint.failure_history, paths, rate)
     return AutoClock(
         attempt=attempt,
         history=history,
-        prior_mtbf_s=mtbf_of_nodes_s(allocation.num_nodes, checkpoint.failures_per_1000_node_days),
+        prior_mtbf_s=mtbf_of_nodes_s(allocation.num_nodes, rate),
         exempt_s=checkpoint.preempt_exempt_s,
         signal_lead_s=config.signal_lead_s,
         end_s=allocation.end_time,
