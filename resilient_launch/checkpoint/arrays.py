@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilient_launch.checkpoint.index import INDEX_NAME, Chunk, Index, StoredTensor
+from resilient_launch.checkpoint.outcomes import OnEnd, SaveReport, Saving
 from resilient_launch.checkpoint.store import (
     Digesting,
     Facts,
@@ -22,6 +24,7 @@ from resilient_launch.checkpoint.store import (
     RankReport,
     Round,
     Standing,
+    described,
     fence,
     load,
     prune,
@@ -30,7 +33,7 @@ from resilient_launch.checkpoint.store import (
 )
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
-from resilient_launch.policy.retention import newest
+from resilient_launch.policy.retention import Policy, newest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _LOG = logging.getLogger(__name__)
@@ -71,9 +74,10 @@ class ArrayCheckpointer:
         attempt: int = 0,
         restart: int = 0,
         code_version: str = "",
-        keep: int = 3,
+        keep: int | Policy = 3,
         allowed: Collection[str] | None = None,
         passed_over: Collection[str] = (),
+        metrics: Mapping[str, float] | None = None,
         shard_of: Callable[[str], str] = lambda _: "shard-00000.bin",
     ) -> None:
         self._directory, self._attempt, self._restart = directory, attempt, restart
@@ -81,9 +85,11 @@ class ArrayCheckpointer:
             run_id=run_id,
             attempt=attempt,
             allowed=None if allowed is None else frozenset(allowed),
-            passed_over=frozenset(passed_over),
+            passed_over=passed_over,
         )
-        self._code_version, self._policy, self._shard_of = code_version, newest(keep), shard_of
+        self._code_version, self._shard_of = code_version, shard_of
+        self._policy = newest(keep) if isinstance(keep, int) else keep
+        self._metrics = metrics if metrics is not None else {}
         self._verified: set[CheckpointId] = set()
         self._resumed_from: CheckpointId | None = None
         self._num_rounds = 0
@@ -122,11 +128,62 @@ class ArrayCheckpointer:
             code_version=self._code_version,
             versions={"numpy": np.__version__},
             reason=reason,
+            metadata=described(self._metrics),
         )
         done = publish(self._directory, ident, self._round("save"), write=write, merge=merge, facts=facts)
         self._verified.add(ident)
         self._prune()
         return done
+
+    def begin_save(
+        self,
+        state: ArrayState,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+        on_end: OnEnd | None = None,
+        in_foreground: bool = True,
+    ) -> Saving:
+        """``save``, which is over on return, failed or not; ``on_end`` is told which."""
+        started = time.monotonic()
+        saving = Saving(CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step), 0.0)
+        outcome: SaveReport | CheckpointError
+        try:
+            done = self.save(state, reason=reason, timeout_s=timeout_s)
+        except CheckpointError as error:
+            outcome = error
+        else:
+            saving.staged_s = time.monotonic() - started
+            outcome = SaveReport(
+                id=done.id, num_bytes=done.num_bytes, staged_s=saving.staged_s, durable_s=saving.staged_s
+            )
+        if on_end is not None:
+            on_end(saving, outcome)
+        saving.settle(outcome)
+        return saving
+
+    @property
+    def in_flight(self) -> None:
+        """No save is ever under way when ``begin_save`` has returned."""
+
+    @property
+    def refusal(self) -> str:
+        """Nothing keeps saves out of the background: they don't belong there."""
+        return ""
+
+    def warm_up(self, state: ArrayState) -> None:
+        """Nothing to make ready."""
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Whether no save is in flight."""
+        return True
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Nothing to let go of."""
+
+    def agree(self, topic: str, value: Any, timeout_s: float) -> Any:
+        """The one process's word."""
+        return value
 
     def restore(self, state: ArrayState) -> Manifest | None:
         """Load the newest checkpoint that verifies into ``state``; None, and ``state`` untouched, where there is none.

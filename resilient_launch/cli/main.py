@@ -24,6 +24,7 @@ from resilient_launch.cli import (
     rehearse,
     report,
     requeue,
+    resume,
     runs,
     simulate,
     stagger,
@@ -56,6 +57,7 @@ app.command("checkpoint")(checkpoint.checkpoint)
 app.command("yield")(yield_.yield_)
 app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
+app.command("resume")(resume.resume)
 app.command("drain")(drain.drain)
 app.command("victims")(victims.victims)
 app.add_typer(ckpt.app, name="ckpt")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from resilient_launch.cli.common import Root, root_of
 from resilient_launch.core.errors import EXIT_FAILED, UsageError
 
-if TYPE_CHECKING:
-    from resilient_launch.lab.rehearse.session import Rehearsal, Result
-
-_WORDS = {"pass": "PASS", "fail": "FAIL", "skip": "SKIP"}
 QUICK = ("crash", "torn-save", "preempt")
 """What is rehearsed when nothing is said: where most of what is forgotten shows."""
 
@@ -52,15 +46,18 @@ def rehearse(
     import json
 
     from resilient_launch.config import load
+    from resilient_launch.lab.rehearse.performance import leave_out
     from resilient_launch.lab.rehearse.scenarios import DEFAULT_STEPS, Moments, choose
     from resilient_launch.lab.rehearse.session import Session
+    from resilient_launch.lab.rehearse.text import result_lines, summary_lines
 
     if all_ and scenario:
         raise UsageError("--all and --scenario", why="ask for different things", hint="give one of them")
     chosen = choose([] if all_ else (scenario or QUICK))
     moments = Moments.of(DEFAULT_STEPS if steps is None else steps)
-    resolved = load(config, set_ or ())
-    where = root_of(root) / "rehearsals" / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = root_of(root)
+    resolved = leave_out(load(config, set_ or ()), directory)
+    where = directory / "rehearsals" / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     words = ["rlaunch", "rehearse", str(config), "--steps", str(moments.steps), "--seed", str(seed)]
     words += [word for each in set_ or () for word in ("--set", each)]
     session = Session(
@@ -70,7 +67,7 @@ def rehearse(
         seed=seed,
         is_tolerant=tolerance,
         say=lambda text: typer.echo(text, err=True),
-        on_result=lambda result: None if as_json else typer.echo("\n".join(_lines(result, words))),
+        on_result=lambda result: None if as_json else typer.echo("\n".join(result_lines(result, words))),
     )
     found = session.run(chosen)
     if html is not None:
@@ -80,40 +77,6 @@ def rehearse(
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=1))
     else:
-        typer.echo("\n".join(_summary(found)))
+        typer.echo("\n".join(summary_lines(found)))
     if not found.is_good:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _lines(result: Result, words: Sequence[str]) -> list[str]:
-    scenario, judgement = result.scenario, result.judgement
-    lives = len(result.outcome.seen.resume_steps) if result.outcome else 0
-    seconds = f" in {result.outcome.seconds:.0f} s, {lives} starts" if result.outcome else ""
-    lines = [f"{_WORDS[judgement.verdict]} {scenario.letter} {scenario.name}: {judgement.why}{seconds}"]
-    if judgement.verdict != "fail":
-        return lines
-    lines.append(f"     fault      {scenario.fault}")
-    if judgement.step is not None:
-        tensor = f", first tensor {judgement.tensor}" if judgement.tensor else ""
-        lines.append(f"     differs    from step {judgement.step}{tensor}")
-    if judgement.piece:
-        lines.append(f"     missing    {judgement.piece}")
-    if judgement.hint:
-        lines.append(f"     try        {judgement.hint}")
-    lines.append(f"     reproduce  {shlex.join([*words, '--scenario', scenario.name])}")
-    if result.outcome:
-        lines.append(f"     kept       {result.outcome.paths.directory}")
-    return lines
-
-
-def _summary(found: Rehearsal) -> list[str]:
-    counts = [
-        f"{number} {word}"
-        for key, word in (("fail", "failed"), ("pass", "passed"), ("skip", "skipped"))
-        if (number := sum(each.judgement.verdict == key for each in found.results))
-    ]
-    lines = [f"{found.name}: {found.verdict}{f', {found.why}' if found.why else ''}"]
-    if found.hint:
-        lines.append(f"try: {found.hint}")
-    lines.append(f"{', '.join(counts) or 'nothing rehearsed'}; kept in {found.directory}")
-    return lines

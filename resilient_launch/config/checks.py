@@ -20,6 +20,7 @@ def check_values(config: LaunchConfig, report: Report) -> None:
     _check_program(config, report)
     _check_signal_lead(config, report)
     _check_hang(config, report)
+    _check_global_batch(config, report)
     if config.cluster == "fake":
         _check_fits(config, report)
         _check_partition(config, report)
@@ -77,6 +78,20 @@ def _check_signal_lead(config: LaunchConfig, report: Report) -> None:
         limit = format_duration(limit_s)
         why = f"Slurm may signal {SIGNAL_EARLY_S}s early, which is at start-up where the time limit is {limit}"
         report.add(("signal_lead", "time"), what, why=why, hint=hint)
+
+
+def _check_global_batch(config: LaunchConfig, report: Report) -> None:
+    keys = ("global_batch", "nodes", "workers_per_node")
+    if config.global_batch is None or not report.is_good(*keys):
+        return
+    for num_nodes in range(config.nodes.min, config.nodes.max + 1):
+        num_ranks = num_nodes * config.workers_per_node
+        if config.global_batch % num_ranks:
+            why = f"{num_ranks} ranks of {num_nodes} nodes cannot have equal shares of it"
+            fitting = math.lcm(*range(config.nodes.min, config.nodes.max + 1)) * config.workers_per_node
+            hint = f"a multiple of {fitting}" if fitting < 10**9 else "fewer numbers of nodes"
+            report.add(("global_batch",), f"global batch {config.global_batch}", why=why, hint=hint)
+            return
 
 
 def _check_hang(config: LaunchConfig, report: Report) -> None:

@@ -25,6 +25,8 @@ from resilient_launch.core.ids import check_run_name
 from resilient_launch.core.units import format_duration
 from resilient_launch.policy.stagger import MAX_WRITERS
 
+ALLOWANCES = ("topology", "code", "missing", "unexpected", "shape", "dtype")
+
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
     return Field(
@@ -135,9 +137,15 @@ CHECKPOINT: Fields = {
     "failure_history": Field("failure_history", _directory, str),
     "preempt_exempt": Field("preempt_exempt_s", v.duration(0), format_duration),
     "keep": Field("keep", v.integer(1)),
+    "keep_spaced": Field("keep_spaced_s", v.duration(1), format_duration),
+    "keep_every_steps": Field("keep_every_steps", v.integer(1)),
+    "keep_best": Field("keep_best", v.best, v.write_best),
     "on_topology_change": Field("on_topology_change", v.choice("stop", "warn")),
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
+    "allow": Field("allow", v.texts(v.choice(*ALLOWANCES), "[code, dtype]"), list),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
+    "async": Field("is_async", v.boolean),
+    "on_save_failure": Field("on_save_failure", v.choice("stop", "warn")),
 }
 STAGGER: Fields = {
     "group": Field("group", _directory, str),
@@ -151,6 +159,7 @@ RESTART: Fields = {
     "backoff": Field("backoff_s", v.duration(0), format_duration),
     "backoff_max": Field("backoff_max_s", v.duration(0), format_duration),
     "exclude_nodes": Field("exclude_nodes", v.boolean),
+    "requeue_stragglers": Field("requeue_stragglers", v.boolean),
 }
 HANG: Fields = {
     "enabled": Field("enabled", v.boolean),
@@ -184,6 +193,7 @@ TOP: Fields = {
     "setup": Field("setup", v.shell_lines, _string_list),
     "nodes": Field("nodes", v.nodes, lambda nodes: nodes.min if nodes.min == nodes.max else str(nodes)),
     "workers_per_node": Field("workers_per_node", v.integer(1, 65536)),
+    "global_batch": Field("global_batch", v.integer(1)),
     "gpus_per_node": Field("gpus_per_node", v.integer(0, 1024)),
     "cpus_per_worker": Field("cpus_per_worker", v.integer(1, 65536)),
     "memory": Field("memory_mb", v.memory_mb, _write_mb),

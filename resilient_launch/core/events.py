@@ -49,6 +49,9 @@ KINDS: dict[str, frozenset[str]] = {
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
     ),
+    # Steps that were computed again against what was logged of them before: same, or differs (`name`, `before`, `now`
+    # at the first step that does).
+    "rework": frozenset({"status", "step", "num_compared"}),
     # A worker group began on this node: `pids` is rank -> process id.
     "group_begin": frozenset({"pids"}),
     # A worker group ended: `exits` is rank -> exit code.
@@ -56,6 +59,8 @@ KINDS: dict[str, frozenset[str]] = {
     # The attempt ended.
     "end": frozenset({"cause", "step"}),
 }
+
+_NOTHING: frozenset[str] = frozenset()
 
 CHECKPOINT_STATUS = ("begin", "staged", "durable", "failed")
 
@@ -169,8 +174,8 @@ def pack_events(path: Path) -> int:
 def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Every readable event of a directory's ``*.jsonl`` files, or of the files given, file by file in name order.
 
-    A torn last line, a line that is not a JSON object and a file that vanished are passed over; unknown kinds of a
-    newer version are passed on.
+    A torn last line, a line that is not a JSON object, one that lacks a field of its kind and a file that vanished are
+    passed over; unknown kinds of a newer version are passed on.
     """
     paths = sorted(files.glob("*.jsonl")) if isinstance(files, Path) else files
     for path in paths:
@@ -181,9 +186,11 @@ def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
                         continue
                     try:
                         record = json.loads(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         continue
-                    if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                    if not isinstance(record, dict) or not isinstance(kind := record.get("kind"), str):
+                        continue
+                    if KINDS.get(kind, _NOTHING) <= record.keys():
                         yield record
         except (FileNotFoundError, EOFError):
             continue

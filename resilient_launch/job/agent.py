@@ -14,7 +14,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.job.saves import DueSaves
 from resilient_launch.job.watch import NodeWatch
+from resilient_launch.job.writers import Writers
 from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
@@ -67,9 +68,12 @@ class NodeAgent:
         inbox: queue.SimpleQueue[Message],
         classify: ending.Classifier,
         publisher: Publisher,
+        may_leave: Callable[[Sequence[str]], bool],
     ) -> None:
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
         self._inbox, self._classify, self._publisher = inbox, classify, publisher
+        self._may_leave = may_leave
+        self._stragglers: tuple[str, ...] = ()
 
         self._gang = Gang(address, attempt.port, allocation, tell=self._tell)
         self.store = self._gang.connect()
@@ -82,6 +86,7 @@ class NodeAgent:
         )
         self._saves = DueSaves(config, paths, attempt, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
+        self._writers = Writers(self._page_dir, config.workers_per_node if config.checkpoint.is_async else 0)
         self._pages: list[Page] = []
         self._reached = -1
         self._asked_at = float("-inf")
@@ -98,6 +103,7 @@ class NodeAgent:
         logs.mkdir(parents=True, exist_ok=True)
         self._watch = NodeWatch(config, allocation, log_dir=logs, page_dir=self._page_dir, tell=self._tell)
         self._watch.set_environment()
+        self._address = address
         self._elastic = GangAgent(
             GroupSpec(
                 program=program,
@@ -187,12 +193,16 @@ class NodeAgent:
     def close(self) -> None:
         """Remove what this agent put on its node."""
         self._events.close()
+        self._writers.close()
         for page in self._page_dir.iterdir():
             page.unlink(missing_ok=True)
         self._page_dir.rmdir()
 
     def _run_elastic(self) -> None:
         try:
+            if why := self._watch.check_links(self._gang.connect(), self._address):
+                self._tell("unlinked", why)
+                return
             result = self._elastic.run_group()
         except Exception as error:
             log.exception("the elastic agent failed")
@@ -226,6 +236,15 @@ class NodeAgent:
             case "event":
                 kind, fields = message.value
                 self._events.emit(kind, flush=True, **fields)
+                if kind == "straggler" and fields["scope"] != "all":
+                    self._consider_leaving(fields["nodes"])
+            case "stragglers":
+                self._stragglers = tuple(message.value)
+                why = f"slower than all others: {', '.join(self._stragglers)}"
+                self._on_notice(Notice(cause=Cause.YIELDED, deadline=None, source=why))
+            case "unlinked":
+                self._watch.blame_links(message.value)
+                return self._force(message.value)
             case "hang":
                 restart, blame = message.value
                 self._watch.blame_hang(blame)
@@ -278,6 +297,16 @@ class NodeAgent:
         for page in self._pages:
             page.set_notice(notice)
         self._ask_to_stop()
+
+    def _consider_leaving(self, nodes: Sequence[str]) -> None:
+        """Go on without nodes that hold up all others, where that was asked for and enough others are left."""
+        if self._config.restart.requeue_stragglers and self.notice is None:
+
+            def ask() -> None:
+                if self._may_leave(nodes):
+                    self._tell("stragglers", nodes)
+
+            threading.Thread(target=ask, name="rlaunch-stragglers", daemon=True).start()
 
     # Requests.
 
@@ -408,6 +437,7 @@ class NodeAgent:
             blame=diagnosis.cause if diagnosis else None,
             blame_why=diagnosis.why if diagnosis else "",
             blame_rank=diagnosis.rank if diagnosis else None,
+            suspects=diagnosis.suspects if diagnosis else self._stragglers,
         )
 
 

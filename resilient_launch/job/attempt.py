@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from resilient_launch.checkpoint import store as checkpoint_store
 from resilient_launch.core import durable
@@ -62,26 +62,19 @@ class AttemptRecord:
     not_before: float = 0.0
 
 
+_Record = TypeVar("_Record", Attempt, AttemptRecord)
+_LISTS = frozenset({"nodes", "addresses", "checkpoints", "suspects"})
+
+
 def read_attempts(paths: RunPaths) -> list[Attempt]:
     """Every claimed attempt in order. A claim that cannot be read yet (a mount without hard links) is left out."""
-    found = []
-    for path in _claims(paths):
-        record = _load(path)
-        if record is not None:
-            found.append(_attempt(record))
-    return found
+    return [found for path in _claims(paths) if (found := _load(Attempt, path)) is not None]
 
 
 def read_ends(paths: RunPaths) -> dict[int, AttemptRecord]:
     """How attempts ended, by number; attempts that run, or ended without a word, are absent."""
-    ends = {}
-    for path in sorted(paths.attempts.glob("[0-9]*.end.json")):
-        record = _load(path)
-        if record is not None:
-            known = {name: record[name] for name in AttemptRecord.__dataclass_fields__ if name in record}
-            end = AttemptRecord(**{**known, "suspects": tuple(known.get("suspects", ()))})
-            ends[end.number] = end
-    return ends
+    found = (_load(AttemptRecord, path) for path in sorted(paths.attempts.glob("[0-9]*.end.json")))
+    return {end.number: end for end in found if end is not None}
 
 
 def claim(
@@ -210,16 +203,14 @@ def _claims(paths: RunPaths) -> list[Path]:
     return sorted(path for path in paths.attempts.glob("[0-9]*.json") if path.stem.isdigit())
 
 
-def _load(path: Any) -> dict[str, Any] | None:
+def _load(kind: type[_Record], path: Path) -> _Record | None:
+    """One file of ours; None where it can't be read, or says something else."""
     try:
         record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        known = {name: record[name] for name in kind.__dataclass_fields__ if name in record}
+        for name in _LISTS & known.keys():
+            known[name] = tuple(str(each) for each in known[name])
+        found = kind(**known)
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
-
-
-def _attempt(record: dict[str, Any]) -> Attempt:
-    known = {name: record[name] for name in Attempt.__dataclass_fields__ if name in record}
-    for name in ("nodes", "addresses", "checkpoints"):
-        known[name] = tuple(known.get(name, ()))
-    return Attempt(**known)
+    return found if found.number == int(path.name.partition(".")[0]) else None

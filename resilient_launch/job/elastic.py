@@ -6,6 +6,7 @@ wait at every crash; here a group is ended with KILL, at once, dataloader proces
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import time
@@ -155,6 +156,8 @@ class GangAgent(LocalElasticAgent):
 
     def run_group(self) -> GroupResult:
         """Run worker groups until one succeeds or no restart is left. Blocks; raises what the rendezvous raises."""
+        # It would call every failed worker by the placeholder's name; the report names its error.
+        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
         try:
             ok = not self.run("worker").is_failed()
         except _NoMoreGroups:

@@ -24,6 +24,7 @@ from resilient_launch.job.message import Message
 from resilient_launch.job.nursery import Nursery, Opened, open_nursery, why_not
 from resilient_launch.job.program import Program, own_search_path
 from resilient_launch.job.publish import Publisher
+from resilient_launch.job.requeue import excludable
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -139,6 +140,15 @@ def _run(
             num_gpus=allocation.num_nodes * (config.gpus_per_node or config.workers_per_node),
             # The comment that the user asked for stays.
             is_allowed="comment" not in dict(config.sbatch),
+        ),
+        may_leave=lambda nodes: bool(
+            excludable(
+                scheduler,
+                nodes,
+                asked=str(dict(config.sbatch).get("exclude", "")),
+                partition=config.partition or "",
+                num_nodes=config.nodes.min,
+            )
         ),
     )
     report = agent.run()

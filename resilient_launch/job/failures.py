@@ -29,7 +29,7 @@ class NodeReport:
 
     ``first_rank`` failed first on this node, at ``failed_at``; ``error`` is what it had to say, ``may_be_machine``
     whether the node can be at fault, ``user_error`` why it would come back for certain. ``blame`` is the cause where
-    the node's agent knows more than that its workers failed.
+    the node's agent knows more than that its workers failed, ``suspects`` the nodes that it knows to be at fault.
     """
 
     node: str
@@ -43,6 +43,7 @@ class NodeReport:
     user_error: str = ""
     every_rank_failed: bool = False
     blame: Cause | None = None
+    suspects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,7 @@ class NodeFailures:
         blame: Cause | None,
         blame_why: str,
         blame_rank: int | None,
+        suspects: tuple[str, ...] = (),
     ) -> NodeReport:
         """The node's report, with what these failures add to it.
 
@@ -116,6 +118,7 @@ class NodeFailures:
             user_error=self.user_error(num_ranks),
             every_rank_failed=len(self.ranks) == num_ranks,
             blame=blame,
+            suspects=suspects,
         )
 
     def user_error(self, num_ranks: int) -> str:

@@ -7,21 +7,30 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core import durable
 from resilient_launch.job import agreement
 from resilient_launch.job.agreement import KeyValueStore
+from resilient_launch.job.context import own_address_towards
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 TIMEOUT_S = 8.0
 MIN_MEMORY_SHARE = 0.8
 """The share of the promised memory that must be free. The rest may be the kernel's, the agent's and rounding."""
+ARRIVAL_PATIENCE_S = 600.0
+_ARRIVAL_POLL_S = 0.02
 _MIB = 1024 * 1024
 _NUM_PINGS = 3
 Check = Callable[[], str | None]
@@ -122,6 +131,48 @@ def gpus(promised: int, env: Mapping[str, str]) -> str | None:
         return None
     said = (done.stderr or done.stdout).strip().splitlines()
     return f"GPUs: nvidia-smi lists {listed}, {promised} were promised" + (f" ({said[-1]})" if done.returncode else "")
+
+
+def links(
+    store: Store,
+    *,
+    node_index: int,
+    num_nodes: int,
+    first_address: str,
+    timeout_s: float = TIMEOUT_S,
+    patience_s: float = ARRIVAL_PATIENCE_S,
+) -> str:
+    """Whether all nodes reach each other: a small all-reduce over gloo.
+
+    It goes by the addresses that lead to the first node, which the others know as ``first_address``; a host's own name
+    may lead to its loopback. Waits until every node has come, for ``patience_s`` at most (one that never comes is the
+    rendezvous' to tell), and gives the all-reduce ``timeout_s``. Returns what is wrong, empty when nothing is.
+    """
+    import torch
+    from torch.distributed import PrefixStore, ProcessGroupGloo
+
+    deadline = time.monotonic() + patience_s
+    if node_index == 1:
+        store.set("links/first", socket.gethostbyname(first_address))
+    store.add("links/arrived", 1)
+    while store.add("links/arrived", 0) < num_nodes:
+        if time.monotonic() > deadline:
+            return ""
+        time.sleep(_ARRIVAL_POLL_S)
+    address = own_address_towards(first_address) if node_index else store.get("links/first").decode()
+    gloo: Any = ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=address)]
+    options._timeout = timedelta(seconds=timeout_s)
+    total = torch.ones(1)
+    try:
+        group = gloo(PrefixStore("links", store), node_index, num_nodes, options)
+        group.allreduce([total]).wait()
+    except (RuntimeError, OSError) as error:
+        return f"the network between the nodes: {str(error).splitlines()[0]}"
+    if total.item() != num_nodes:
+        return f"the network between the nodes: an all-reduce of ones gave {total.item():g}, not {num_nodes}"
+    return ""
 
 
 def answer_clocks(store: KeyValueStore, num_nodes: int) -> None:

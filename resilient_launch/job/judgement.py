@@ -91,12 +91,23 @@ def judge(
             why=decision.why,
             first_rank=failed.first_rank if failed else None,
             error=explained.error if explained else "",
-            suspects=missing if cause is Cause.NODE_FAILURE else (),
+            suspects=_suspects(cause, missing, reports),
             possible_suspect=failed.node if failed and failed.may_be_machine and cause is Cause.CRASH else "",
             not_before=now + wait_s if wait_s else 0.0,
         ),
         decision,
     )
+
+
+def _suspects(cause: Cause, missing: Sequence[str], reports: Sequence[NodeReport]) -> tuple[str, ...]:
+    """Nodes that are certainly at fault, if that is why the attempt ended: silent, not fit, or slower than all others.
+
+    Told of every node, it says nothing of any.
+    """
+    named = tuple(dict.fromkeys(node for each in reports for node in each.suspects))
+    if cause is Cause.NODE_FAILURE:
+        return (*missing, *(node for node in named if node not in missing))
+    return named if cause is Cause.YIELDED else ()
 
 
 def _user_error(reports: Sequence[NodeReport], failed: NodeReport | None) -> str:
@@ -113,7 +124,7 @@ def wish_of(
     if request is not None:
         return Wish(held=request.held, not_before=request.begin or 0.0)
     exclude: list[str] = []
-    if record.cause not in _NOTHING_TO_BLAME and config.restart.exclude_nodes:
+    if (record.cause not in _NOTHING_TO_BLAME or record.suspects) and config.restart.exclude_nodes:
         blames = [
             Blame(ended_at=each.ended_at, certain=tuple(each.suspects), possible=each.possible_suspect)
             for _, each in sorted(read_ends(paths).items())

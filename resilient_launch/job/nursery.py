@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import logging
@@ -183,6 +184,8 @@ def _prepare(program: Program, rest: Sequence[str], modules: Sequence[str]) -> s
         return f"the run has its own {', '.join(sorted(elsewhere)[:5])}"
     if threading.active_count() > 1:
         return "an imported library has started a Python thread"
+    # Garbage collections in a worker then neither look at nor copy what all share, and its exit is a second shorter.
+    gc.freeze()
     return ""
 
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 from resilient_launch.checkpoint.store import Lineage
+from resilient_launch.checkpoint.store.choose import PASSED_OVER
 from resilient_launch.config import load
 from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.errors import RlaunchError
@@ -14,6 +15,7 @@ from resilient_launch.core.events import read_events
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import read_attempts, read_ends
+from resilient_launch.job.branches import left_behind
 from resilient_launch.job.failures import checkpoint_names
 from resilient_launch.job.lives import read_lives
 from resilient_launch.policy.requeue import Limits, passed_over
@@ -42,17 +44,26 @@ def prospect(paths: RunPaths) -> Prospect:
     attempts, ends = read_attempts(paths), read_ends(paths)
     running = attempts[-1] if attempts and attempts[-1].number not in ends else None
     config, restart = _config(paths)
-    lives = read_lives(paths, until=(_NEXT, 0))
-    over = passed_over(lives, checkpoint_names(paths), limits=Limits(same_step=restart.same_step))
     lineage = Lineage(
         run_id=run_id(paths),
         attempt=running.number if running else None,
         allowed=frozenset(running.checkpoints) if running else None,
-        passed_over=over,
+        passed_over=not_to_use(paths, until=(_NEXT, 0), same_step=restart.same_step),
     )
     return Prospect(
         lineage=lineage, is_idle=running is None, resumed_from=_resumed_from(paths, len(attempts)), config=config
     )
+
+
+def not_to_use(paths: RunPaths, *, until: tuple[int, int], same_step: int) -> dict[str, str]:
+    """Sound checkpoints that a start of (attempt, worker-group restart) ``until`` must not go on from, with reasons.
+
+    ``same_step`` is how often one may lead nowhere.
+    """
+    behind = left_behind(paths)
+    names = [name for name in checkpoint_names(paths) if name not in behind]
+    over = passed_over(read_lives(paths, until=until), names, limits=Limits(same_step=same_step))
+    return {**dict.fromkeys(over, PASSED_OVER), **behind}
 
 
 def run_id(paths: RunPaths) -> str:

@@ -28,12 +28,13 @@ class Mishap:
     slow-save       the save that a notice asks for does not end
     kill-in-own     SIGKILL when half of the file of a ``torch.save`` is written
 
-    ``rank`` is the worker's; None means every one.
+    ``rank`` is the worker's; None means every one. ``attempt`` is that of the life meant; None means any.
     """
 
     kind: MishapKind
     step: int
     rank: int | None = 0
+    attempt: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from resilient_launch.checkpoint.fingerprint import fingerprint, pieces, put_back, take
@@ -15,10 +15,12 @@ from resilient_launch.job import mishaps
 from resilient_launch.job.page import Outcome, Reason
 from resilient_launch.job.rehearsal import Instructions, Mishap, MishapKind, Stage
 from resilient_launch.job.run import Run
+from resilient_launch.job.saver import Saver
 from resilient_launch.job.workplace import Workplace
 
 if TYPE_CHECKING:
     from resilient_launch.checkpoint.arrays import ArrayState
+    from resilient_launch.checkpoint.outcomes import OnEnd, Saving
     from resilient_launch.checkpoint.train_state import TrainState
     from resilient_launch.job.watch_torch import TorchEyes
 
@@ -37,6 +39,7 @@ class RehearsedRun(Run):
         self._resumed_from: int | None = None
         self._restored_at: int | None = None
         self._drop = self._choose_drop()
+        self._saver = _RehearsedSaver(self, leaves_out=self._drop is not None, prepare=self._prepare_save)
         self._is_in_steps, self._is_first = False, True
         self._num_saves = 0
         self._eyes = self._open_eyes()
@@ -94,8 +97,9 @@ class RehearsedRun(Run):
         super().boundary(state)
         if state.step >= self._told.steps and not self._is_in_steps:
             # A loop of the script's own, which may go on far beyond the rehearsal.
-            if self._saved_step != state.step:
-                self._save(state, Reason.END)
+            self._saver.settle()
+            if self._page.saved_step != state.step:
+                self._save(state, Reason.END, waits=True)
             self._leave(Outcome.FINISHED)
             raise SystemExit(0)
 
@@ -134,7 +138,7 @@ class RehearsedRun(Run):
         """The mishaps of these kinds whose time has come for this worker, each once."""
         found = []
         for number, each in enumerate(self._told.mishaps):
-            is_here = each.rank is None or each.rank == self.rank
+            is_here = each.rank in (None, self.rank) and each.attempt in (None, self.attempt)
             is_now = step == each.step if each.kind.endswith("-save") else step >= each.step
             if each.kind in kinds and is_here and is_now and self._stage.mark(f"had.{number}.{self.rank:05d}"):
                 found.append(each)
@@ -160,18 +164,15 @@ class RehearsedRun(Run):
             self.heartbeat()
             time.sleep(_POLL_S)
 
-    def _save(
-        self, state: TrainState | ArrayState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False
-    ) -> None:
-        if self._drop:
-            return
-        checkpoints, step = self._workplace.paths.checkpoints, state.step
-        if reason is Reason.NOTICE and self._due_slow_save():
+    def _prepare_save(self, step: int, reason: str) -> bool:
+        """Arrange what is to happen in this save; whether anything is."""
+        if reason == Reason.NOTICE.name.lower() and self._due_slow_save():
             time.sleep(GATE_TIMEOUT_S)
-        for mishap in self._due(step, "kill-in-save", "stop-in-save", "refuse-save"):
+        due = self._due(step, "kill-in-save", "stop-in-save", "refuse-save")
+        for mishap in due:
             end = {"kill-in-save": _kill, "stop-in-save": self._stop, "refuse-save": _refuse}[mishap.kind]
-            mishaps.at_file_of_save(checkpoints, step, num_files=1, end=end)
-        super()._save(state, reason, deadline=deadline, may_fail=may_fail)
+            mishaps.at_file_of_save(self._workplace.paths.checkpoints, step, num_files=1, end=end)
+        return bool(due)
 
     def _due_slow_save(self) -> bool:
         return any(
@@ -180,7 +181,7 @@ class RehearsedRun(Run):
         )
 
     def _stop(self) -> None:
-        if self._stage.mark("stopped", pid=os.getpid()):
+        if self._stage.mark("stopped", pid=os.getpid(), node=os.environ.get("RLAUNCH_NODE", "")):
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _own_save_mishap(self, path: str, existed: bool) -> bool:
@@ -190,6 +191,36 @@ class RehearsedRun(Run):
             self._stage.mark("own-save", path=path, existed=existed)
             return True
         return False
+
+
+class _RehearsedSaver(Saver):
+    """Leaves out the saves of a start that drops a piece; makes those with a mishap where it meets this process."""
+
+    def __init__(self, run: RehearsedRun, *, leaves_out: bool, prepare: Callable[[int, str], bool]) -> None:
+        super().__init__(run._workplace, run._page, run._events)
+        self._leaves_out, self._prepare = leaves_out, prepare
+
+    def save(
+        self, state: TrainState | ArrayState, reason: Reason, *, deadline: float = 0.0, waits: bool = False
+    ) -> None:
+        if not self._leaves_out:
+            super().save(state, reason, deadline=deadline, waits=waits)
+
+    def save_before_leaving(self, state: TrainState | ArrayState, deadline: float) -> None:
+        if not self._leaves_out:
+            super().save_before_leaving(state, deadline)
+
+    def _begin(
+        self,
+        state: TrainState | ArrayState,
+        reason: str,
+        timeout_s: float,
+        on_end: OnEnd,
+        *,
+        in_foreground: bool = False,
+    ) -> Saving:
+        has_mishap = self._prepare(state.step, reason)
+        return super()._begin(state, reason, timeout_s, on_end, in_foreground=in_foreground or has_mishap)
 
 
 def _kill() -> None:

@@ -28,11 +28,12 @@ log = logging.getLogger("rlaunch.agent")
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """Why a worker group ended, where the agent knows better than its exit codes say. ``rank`` is the one to blame,
-    None where that is the first that failed."""
+    None where that is the first that failed; ``suspects`` are nodes that the next attempt should stay away from."""
 
     cause: Cause
     why: str
     rank: int | None = None
+    suspects: tuple[str, ...] = ()
 
 
 class NodeWatch:
@@ -81,8 +82,23 @@ class NodeWatch:
         if not found:
             return ""
         why = f"node {allocation.node} is not fit: {'; '.join(found)}"
-        self.diagnosis = Diagnosis(cause=Cause.NODE_FAILURE, why=why)
+        self.diagnosis = Diagnosis(cause=Cause.NODE_FAILURE, why=why, suspects=(allocation.node,))
         return why
+
+    def check_links(self, store: Store, first_address: str) -> str:
+        """Wait for all nodes, and check that they reach each other; what is wrong, empty when nothing is. Blocks."""
+        if not self._config.health.enabled or self._allocation.num_nodes == 1:
+            return ""
+        return health.links(
+            store,
+            node_index=self._allocation.node_index,
+            num_nodes=self._allocation.num_nodes,
+            first_address=first_address,
+        )
+
+    def blame_links(self, why: str) -> None:
+        """The nodes do not reach each other; which of them is at fault is not known."""
+        self.diagnosis = Diagnosis(cause=Cause.NODE_FAILURE, why=f"node {self._allocation.node}: {why}")
 
     def begin_group(self, store: Store, restart: int, ranks: Sequence[int], pages: Sequence[Page]) -> None:
         """Watch the worker group that begins. ``store`` is a connection of its own into the group's key space."""

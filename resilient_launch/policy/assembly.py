@@ -257,7 +257,7 @@ def _saves(best: Told) -> tuple[Save, ...]:
             if opened is not None:
                 saves.append(_save(opened, opened.at_s, best))
             opened = mark
-        elif opened is not None:
+        elif opened is not None and mark.drain_s is None and mark.step == opened.step:
             saves.append(_save(opened, mark.at_s, best))
             opened = None
         elif mark.status in ("durable", "staged") and mark.blocking_s is not None and mark.drain_s is None:

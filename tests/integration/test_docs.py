@@ -109,5 +109,5 @@ def test_the_readmes_table_names_commands_that_exist(place: Path) -> None:
     for words in re.findall(r"`rlaunch ([a-z]+(?: [a-z]+)?)", README.read_text()):
         first, *rest = words.split()
         execute(f"rlaunch {first} --help >/dev/null", place)
-        if first in ("config", "plan", "simulate", "stagger") and rest:
+        if first in ("ckpt", "config", "plan", "simulate", "stagger") and rest:
             execute(f"rlaunch {words} --help >/dev/null", place)

@@ -23,7 +23,7 @@ from resilient_launch.checkpoint.store.errors import (
 )
 from resilient_launch.checkpoint.store.litter import fence, sweep
 from resilient_launch.checkpoint.store.manifest import Facts, FileEntry, Manifest
-from resilient_launch.checkpoint.store.prune import prune
+from resilient_launch.checkpoint.store.prune import described, prune
 from resilient_launch.checkpoint.store.rounds import Round, Rounds
 from resilient_launch.checkpoint.store.survey import Found, survey
 from resilient_launch.checkpoint.store.verify import Integrity, Problem, Verified, verify
@@ -54,6 +54,7 @@ __all__ = [
     "Verdict",
     "Verified",
     "choose",
+    "described",
     "fence",
     "load",
     "open_checkpoint",

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from resilient_launch.checkpoint.store.choose import Standing
 from resilient_launch.checkpoint.store.litter import discard
+from resilient_launch.checkpoint.store.prune import kept
 from resilient_launch.checkpoint.store.survey import Found
 from resilient_launch.core.ids import CheckpointId
-from resilient_launch.policy.retention import Kept, Policy, keep_flags
+from resilient_launch.policy.retention import Policy, keep_flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,9 @@ def plan(
     Checkpoints that can't be looked into or belong to another run always stay.
     """
     usable = [each for each in survey if each.manifest is not None]
-    items = [Kept(id=each.manifest.id, is_verified=each.id in verified) for each in usable if each.manifest]
-    kept = keep_flags(items, policy, resumed_from=resumed_from)
-    flags = {each.name: keep for each, keep in zip(usable, kept, strict=True)}
+    items = [kept(each.manifest, is_verified=each.id in verified) for each in usable if each.manifest]
+    stays = keep_flags(items, policy, resumed_from=resumed_from)
+    flags = {each.name: keep for each, keep in zip(usable, stays, strict=True)}
     return [_fate(each, flags, resumed_from, verified, is_idle, with_quarantined) for each in survey]
 
 

@@ -104,6 +104,15 @@ def discard(path: Path) -> bool:
     return True
 
 
+def discard_unpublished(directory: Path, ident: CheckpointId) -> None:
+    """Give back the space of a save of ``ident`` whose writer died. Never raises."""
+    with contextlib.suppress(OSError):
+        for name in _names(directory):
+            match = _HIDDEN.fullmatch(name)
+            if match is not None and match[1] == "tmp" and match[2] == str(ident):
+                discard(directory / name)
+
+
 def quarantine(path: Path, suffix: str) -> str | None:
     """Rename a published checkpoint to ``<name>.<suffix>``, or ``.<suffix>-1`` and so on where that is taken.
 

@@ -18,8 +18,6 @@ from resilient_launch.checkpoint.store.manifest import Manifest
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 
-PASSED_OVER = "restart after restart from it failed without getting anywhere"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -76,7 +74,7 @@ def standing_of(error: CheckpointError) -> Standing:
 
 def _standing(ident: CheckpointId, lineage: Lineage, chosen: Found | None) -> tuple[Standing, str]:
     if str(ident) in lineage.passed_over:
-        return Standing.PASSED_OVER, PASSED_OVER
+        return Standing.PASSED_OVER, lineage.why_passed_over(str(ident))
     if not lineage.admits(ident):
         why = f"published by attempt {ident.attempt} after attempt {lineage.attempt} had been claimed"
         return Standing.FENCED, why

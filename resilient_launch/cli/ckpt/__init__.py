@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from resilient_launch.cli.ckpt import diff, export, gc, ls, show, verify
+from resilient_launch.cli.ckpt import diff, export, gc, ls, push, show, verify
 
 app = typer.Typer(no_args_is_help=True, help="Look at a run's checkpoints; verify, compare, remove and export them.")
 
@@ -20,3 +20,5 @@ app.command("verify")(verify.verify)
 app.command("diff")(diff.diff)
 app.command("gc")(gc.gc)
 app.command("export")(export.export)
+app.command("push")(push.push)
+app.command("pull")(push.pull)

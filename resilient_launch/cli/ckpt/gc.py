@@ -42,7 +42,7 @@ def gc(
     looked = look(run, root)
     fates = plan(
         looked.found,
-        newest(keep or looked.prospect.config.keep),
+        newest(keep) if keep else looked.prospect.config.retention(),
         verified=_newest_verified(looked),
         resumed_from=looked.prospect.resumed_from,
         is_idle=looked.prospect.is_idle,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import random
 import signal
@@ -100,6 +101,15 @@ def rehearsal_config(config: LaunchConfig, moments: Moments) -> LaunchConfig:
     )
 
 
+def leave_out(config: LaunchConfig, directory: Path) -> LaunchConfig:
+    """The configuration whose code does not include ``directory``: older runs and rehearsals are no part of the job."""
+    if not directory.is_relative_to(config.workdir) or directory == config.workdir:
+        return config
+    # Names may hold what a pattern would take for its own.
+    pattern = f"{glob.escape(str(directory.relative_to(config.workdir)))}/*"
+    return replace(config, code=replace(config.code, exclude=(*config.code.exclude, pattern)))
+
+
 class Theatre:
     """Where runs are performed: a root directory with a fake cluster of its own. Close it, and no process is left."""
 
@@ -130,6 +140,9 @@ class Theatre:
             # Every piece costs a worker group that gets nowhere.
             many = len(drops) + config.restart.max_worker_restarts
             config = replace(config, restart=replace(config.restart, max_worker_restarts=many, same_step=many))
+        if scenario is not None and scenario.action == "cut-node":
+            # The watchdog beyond the cut would end what is to wake up late.
+            config = replace(config, hang=replace(config.hang, enabled=False))
         if scenario is not None and scenario.short_grace:
             config = replace(config, partition="short")
         paths = RunPaths.of(name, self.root)
@@ -339,12 +352,11 @@ class _Play:
 
     def _cut_node(self, fake: FakeCluster) -> None:
         """The first rank stands still inside a save; its node is cut off, and it wakes up when a new attempt trains."""
-        stopped = self._wait(lambda: self._stage.read_marks("stopped"), STEP_TIMEOUT_S, "a worker inside its save")
-        pid = int(str(stopped["stopped"]["pid"]))
-        node = read_attempts(self._paths)[-1].nodes[0]
-        fake.fail_node(node, network_only=True)
+        marks = self._wait(lambda: self._stage.read_marks("stopped"), STEP_TIMEOUT_S, "a worker inside its save")
+        stopped = marks["stopped"]
+        fake.fail_node(str(stopped["node"]), network_only=True)
         self._wait(lambda: self._stage.read_marks("pid.0001."), STEP_TIMEOUT_S, "the next attempt")
-        self._signal(pid, signal.SIGCONT)
+        self._signal(int(str(stopped["pid"])), signal.SIGCONT)
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         """Only to a process of this very run: a number may be another's by now."""

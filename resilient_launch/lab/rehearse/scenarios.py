@@ -138,8 +138,10 @@ def _started_again(seen: Seen) -> list[str]:
 
 
 def _zombie_shut_out(seen: Seen) -> list[str]:
-    late = [step for status, _, step in seen.saves if status == "late"]
-    return [f"the old attempt still published step {step}" for step in late]
+    """The save that it woke up in must not appear; what it saves after that is not of the new attempt's lineage."""
+    interrupted = seen.moments.save(4)
+    is_late = ("late", "", interrupted) in seen.saves
+    return [f"the old attempt still published step {interrupted}, in which it was interrupted"] if is_late else []
 
 
 def _kill(*steps: int) -> tuple[Mishap, ...]:
@@ -256,10 +258,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         letter="O",
         name="zombie",
-        fault="a worker of the old attempt wakes up in the middle of its save",
-        mishaps=lambda at: (Mishap(kind="stop-in-save", step=at.save(4)),),
+        fault="a worker of the old attempt wakes up inside its save; then the new attempt crashes",
+        mishaps=lambda at: (
+            Mishap(kind="stop-in-save", step=at.save(4)),
+            Mishap(kind="kill", step=at.between(6), attempt=1),
+        ),
         action="cut-node",
-        condition=_all(_ended_for("node_failure"), _zombie_shut_out),
+        condition=_all(_ended_for("node_failure"), _zombie_shut_out, _resumed_at(lambda at: [at.save(3), at.save(6)])),
     ),
 )
 

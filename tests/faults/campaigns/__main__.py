@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
 
-from tests.faults.campaigns import damage, mutations, power_cut, reordering, strikes
+from tests.faults.campaigns import chaos, damage, mutations, power_cut, reordering, strikes, torch_ranks
 from tests.faults.campaigns.tally import StopError, Tally, say
 
 PARTS: dict[str, Callable[[Tally], None]] = {
@@ -22,8 +23,13 @@ PARTS: dict[str, Callable[[Tally], None]] = {
     "damage": damage.damage,
     "reordering": reordering.reordering,
     "power-cuts": power_cut.power_cuts,
+    "torch-ranks": torch_ranks.torch_ranks,
     "mutations": mutations.mutations,
+    "chaos-article": chaos.chaos_article,
+    "chaos-quickstart": chaos.chaos_quickstart,
 }
+
+NEED_STRACE = {"crash-points", "errors", "reordering", "torch-ranks", "mutations"}
 
 
 def main() -> None:
@@ -55,6 +61,9 @@ def main() -> None:
 
 def _run(part: str, tally: Tally) -> None:
     began, before = time.monotonic(), tally.counts.copy()
+    if part in NEED_STRACE and not shutil.which("strace"):
+        tally.left_out.append(f"{part}: there is no strace")
+        return
     with tally.case(part, "the campaign itself"):
         PARTS[part](tally)
     found = ", ".join(f"{count} {name}" for name, count in (tally.counts - before).items())

@@ -60,6 +60,20 @@ def _harms(rng: random.Random, num_bits: int) -> Iterator[tuple[str, Callable[[P
     yield "longer", lambda path: path.write_bytes(path.read_bytes() + b"\0")
     yield "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size))
     yield "missing", lambda path: path.unlink()
-    yield "directory", lambda path: (path.unlink(), path.mkdir())
-    yield "older", lambda path: shutil.copyfile(path.parents[1] / str(OLD) / path.name, path)
-    yield "link", lambda path: (path.unlink(), path.symlink_to(path.parents[1] / str(OLD) / path.name))
+    yield "older", lambda path: shutil.copyfile(_older(path), path)
+    yield "directory", _becomes_directory
+    yield "link", _becomes_link
+
+
+def _older(path: Path) -> Path:
+    return path.parents[1] / str(OLD) / path.name
+
+
+def _becomes_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _becomes_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(_older(path))

@@ -81,7 +81,7 @@ def disks(recording: Recording, prefix: int, *, most: int, seed: int) -> Iterato
         yield _build(recording, [(step, dict(zip(open_, chosen, strict=True)).get(at, WHOLE)) for at, step in changes])
 
 
-def _choices(fates: list[tuple[str, ...]], *, most: int, rng: random.Random) -> Iterator[tuple[str, ...]]:
+def _choices(fates: Sequence[tuple[str, ...]], *, most: int, rng: random.Random) -> Iterator[tuple[str, ...]]:
     num_all = 1
     for each in fates:
         num_all *= len(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import Counter
@@ -63,7 +64,20 @@ class Tally:
             )
 
     def fail(self, part: str, name: str, what: str) -> None:
-        replay = f"python -m tests.faults.campaigns {part} --form {self.form} --seed {self.seed} --only '{name}'"
+        replay = shlex.join(
+            [
+                "python",
+                "-m",
+                "tests.faults.campaigns",
+                part,
+                "--form",
+                self.form,
+                "--seed",
+                str(self.seed),
+                "--only",
+                name,
+            ]
+        )
         self.failures.append({"part": part, "case": name, "what": what, "replay": replay})
         if len(self.failures) <= MOST_SHOWN:
             say(f"BAD {part} {name}: {what}\n    again: {replay}")

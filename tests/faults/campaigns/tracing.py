@@ -67,7 +67,7 @@ def run(act: Callable[[], object], *options: str) -> Ended:
         try:
             _wait_for_tracer(pid, tracer)
             os.kill(pid, signal.SIGCONT)
-            _wait_for_end(pid)
+            wait_for_end(pid)
             _, status = os.waitpid(pid, 0)
         except BaseException:
             os.kill(pid, signal.SIGKILL)
@@ -119,7 +119,8 @@ def _child(act: Callable[[], object], outcome: mmap.mmap) -> NoReturn:
         os._exit(code)
 
 
-def _wait_for_end(pid: int) -> None:
+def wait_for_end(pid: int) -> None:
+    """Raises BrokenError where the process is still there after HANG_S."""
     ended = os.pidfd_open(pid)
     try:
         poll = select.poll()

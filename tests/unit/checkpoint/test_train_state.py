@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training import Holder, Training
+from training import Training
 
 from resilient_launch.checkpoint import store
 from resilient_launch.checkpoint.checkpointer import Checkpointer
@@ -175,6 +175,19 @@ def test_random_state_is_restored_after_all_that_may_draw(tmp_path: Path) -> Non
     assert draw() == expected and report.id.step == 0
 
 
+class Holder:
+    """A stateful thing around any value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> Any:
+        return self.value
+
+    def load_state_dict(self, state: Any) -> None:
+        self.value = state
+
+
 DTYPES = [
     torch.float64,
     torch.float32,
@@ -304,27 +317,6 @@ def capture_equal(left: TrainState, right: TrainState) -> bool:
     )
 
 
-def test_lineage_parents_and_retention(tmp_path: Path) -> None:
-    training = Training()
-    checkpointer = Checkpointer(tmp_path, keep=1, run_id="r")
-    ids = []
-    for step in (1, 2, 3):
-        training.train(step)
-        report = checkpointer.save(training.state, reason="steps")
-        ids.append(report.id)
-    assert report.pruned == (ids[1],) and store.published(tmp_path) == [ids[2]]
-    assert store.open_checkpoint(tmp_path / str(ids[2])).manifest.facts.parent == str(ids[1])
-    resumed = Checkpointer(tmp_path, attempt=1, keep=1, run_id="r")
-    restored = resumed.restore(training.state)
-    assert restored is not None and resumed.resumed_from == ids[2]
-    for step in (4, 5):
-        training.train(step)
-        ids.append(resumed.save(training.state).id)
-    assert store.published(tmp_path) == [ids[4], ids[2]]
-    facts = store.open_checkpoint(tmp_path / str(ids[4])).manifest.facts
-    assert facts.training_s >= restored.manifest.facts.training_s > 0
-
-
 def test_nothing_to_restore_leaves_the_state_alone(tmp_path: Path) -> None:
     training, reference = Training(), Training()
     report = Checkpointer(tmp_path).save(training.state)
@@ -350,7 +342,7 @@ import sys
 from pathlib import Path
 import torch
 from resilient_launch.checkpoint.checkpointer import Checkpointer
-from training import Holder, Training
+from training import Training
 
 def forbid(event, arguments):
     if event.startswith("pickle."):
@@ -376,3 +368,21 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     # The last word shows that the hook does notice an unpickling.
     assert (done.returncode, done.stdout.strip()) == (0, "pickle.find_class"), done.stderr
+
+
+def test_names_are_worked_out_once_and_stay_right() -> None:
+    training = Training()
+    before = training.state.capture()
+    training.train(2)
+    first, second = training.state.capture(), training.state.capture()
+    # The optimizer has its state since, and the second time nothing was asked of torch any more.
+    assert before.tensors.keys() < first.tensors.keys()
+    assert first.trees == second.trees
+    assert list(first.tensors) == list(second.tensors)
+    parameters = dict(training.model.named_parameters())
+    for key, parameter in parameters.items():
+        assert second.tensors[f"model/{key}"].data_ptr() == parameter.data_ptr()
+        moment = training.optimizer.state[parameter]["exp_avg"]
+        assert second.tensors[f"optimizer/state/{key}/exp_avg"].data_ptr() == moment.data_ptr()
+    training.model.add_module("more", torch.nn.Linear(2, 2))
+    assert "model/more.weight" in training.state.capture().tensors

@@ -52,16 +52,3 @@ class Training:
         self.optimizer.step()
         self.scheduler.step()
         self.state.advance()
-
-
-class Holder:
-    """A stateful thing around any value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> Any:
-        return self.value
-
-    def load_state_dict(self, state: Any) -> None:
-        self.value = state

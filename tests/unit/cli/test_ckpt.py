@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cli_bench import CommandLine, add_attempt, make_run
+from cli_bench import CommandLine, add_attempt, job, make_run, set_verdict
 
 from resilient_launch.checkpoint.checkpointer import Checkpointer
 from resilient_launch.checkpoint.train_state import TrainState
@@ -249,3 +250,54 @@ def test_export_writes_one_file_for_inference(line: CommandLine, paths: RunPaths
 def test_a_step_that_is_not_there(line: CommandLine, paths: RunPaths) -> None:
     done = line.run("ckpt", "show", "run", "11")
     assert done.returncode == 1 and "try: one of the steps 30, 20, 10" in done.stderr
+
+
+# resume --from
+
+OVER = job("TIMEOUT")
+
+
+def test_resume_starts_a_lineage_from_an_older_checkpoint(line: CommandLine, paths: RunPaths) -> None:
+    set_verdict(paths, "failed")
+    line.slurm("scontrol", f'case "$1" in requeue) echo "$@" >>{line.directory}/asked;; *) {OVER};; esac')
+    done = line.run("resume", "run", "--from", "20")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "run: goes on from step 20, 1 checkpoints left behind; requeued job 7\n"
+    assert (line.directory / "asked").read_text() == "requeue 7\n" and not paths.verdict.exists()
+    rows = answer(line, "ls", "run")["checkpoints"]
+    assert [row["standing"] for row in rows] == ["passed over", "chosen", "older"]
+    assert rows[0]["why"] == f"left behind: training was told to go on from {NAMES[1]}"
+
+
+def test_resume_refuses_what_is_no_ground_to_stand_on(line: CommandLine, paths: RunPaths) -> None:
+    flip_a_bit(paths.checkpoints / NAMES[0])
+    line.slurm("scontrol", job("RUNNING"))
+    damaged = line.run("resume", "run", "--from", "10")
+    assert damaged.returncode == 1 and "is bit-flipped" in damaged.stderr
+    running = line.run("resume", "run", "--from", "20")
+    assert running.returncode == 1 and "try: rlaunch stop run" in running.stderr
+    line.slurm("scontrol", f'case "$1" in requeue) echo "no" >&2; exit 1;; *) {OVER};; esac')
+    line.slurm("sbatch", "echo 'sbatch: error: no' >&2; exit 1")
+    assert line.run("resume", "run", "--from", "20").returncode != 0
+    # Whatever was refused, the newest is still what a resume would use.
+    assert answer(line, "ls", "run")["checkpoints"][0]["standing"] == "chosen"
+
+
+# push, pull
+
+
+def test_a_checkpoint_goes_to_another_place_and_comes_back(line: CommandLine, paths: RunPaths) -> None:
+    url = f"file://{line.directory}/archive"
+    assert answer(line, "push", "run", url, "20")["is_new"] and answer(line, "push", "run", url)["is_new"]
+    again = line.run("ckpt", "push", "run", url)
+    assert again.returncode == 0 and "is there already" in again.stdout
+    # The scratch file system was purged.
+    for name in NAMES:
+        shutil.rmtree(paths.checkpoints / name)
+    flip_a_bit(line.directory / "archive" / NAMES[2])
+    done = line.run("ckpt", "pull", "run", url)
+    assert done.returncode == 0 and done.stdout.startswith(f"{NAMES[1]}: "), done.stderr
+    assert f"{NAMES[2]} is damaged there" in done.stderr
+    assert answer(line, "verify", "run")["is_intact"]
+    missing = line.run("ckpt", "pull", "run", url, "10")
+    assert missing.returncode == 1 and "one of the steps 30, 20" in missing.stderr

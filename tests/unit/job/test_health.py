@@ -2,11 +2,12 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, Store, TCPStore
 
 from resilient_launch.config.schema import HealthConfig, LaunchConfig
 from resilient_launch.job import agreement, health
@@ -125,3 +126,20 @@ def test_what_is_asked_of_a_node(tmp_path: Path) -> None:
     common = {"/dev/shm", "temporary directory", "run directory"}
     assert names(is_first=True, cluster="fake") == common
     assert names(is_first=False, cluster="slurm") == common | {"clock", "GPUs", "memory"}
+
+
+def test_nodes_that_reach_each_other_and_one_that_does_not_answer() -> None:
+    def check(node_index: int, store: Store, timeout_s: float) -> str:
+        return health.links(
+            store, node_index=node_index, num_nodes=2, first_address="127.0.0.1", timeout_s=timeout_s, patience_s=60.0
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        store = HashStore()
+        assert list(pool.map(lambda index: check(index, store, 30.0), range(2))) == ["", ""]
+    alone = HashStore()
+    alone.add("links/arrived", 1)
+    alone.set("links/first", "127.0.0.1")
+    assert "the network between the nodes" in check(0, alone, 0.2)
+    # Who never came is missed elsewhere.
+    assert health.links(HashStore(), node_index=0, num_nodes=2, first_address="127.0.0.1", patience_s=0.05) == ""
