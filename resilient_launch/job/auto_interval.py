@@ -29,6 +29,10 @@ log = logging.getLogger("rlaunch.agent")
 class SaveClock(Protocol):
     """Tells the first node's agent when a save is due."""
 
+    @property
+    def mtbf_s(self) -> float | None:
+        """The job's mean time between failures as it was measured, in seconds; None where it was not."""
+
     def group_started(self) -> None:
         """A worker group starts; every one but the attempt's first follows a crash."""
 
@@ -41,6 +45,8 @@ class SaveClock(Protocol):
 
 class FixedClock:
     """Saves every ``every_s`` seconds; None leaves it to the steps."""
+
+    mtbf_s: float | None = None
 
     def __init__(self, every_s: float | None) -> None:
         self._every_s = every_s
@@ -57,6 +63,8 @@ class FixedClock:
 
 class StepsClock:
     """Saves every ``every_steps`` steps, for runs whose saves wait for a turn; others count their steps themselves."""
+
+    mtbf_s: float | None = None
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
@@ -106,6 +114,10 @@ class AutoClock:
         self.choice: Choice | None = None
         """The newest decision."""
         self._interval_s = history.interval_s or FALLBACK_S
+
+    @property
+    def mtbf_s(self) -> float | None:
+        return self.choice.rate.mtbf_s if self.choice is not None else None
 
     @property
     def interval_s(self) -> float:
