@@ -134,6 +134,7 @@ def test_status_json_is_one_object_with_a_schema(line: CommandLine) -> None:
         "step",
         "steps_per_s",
         "starts_at",
+        "explanation",
         "checkpoint_step",
         "checkpoint_age_s",
         "error",
