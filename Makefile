@@ -3,16 +3,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup
+CONTRACT_ARGS ?= -n 6 --dist loadgroup
 QUICKSTART_ROOT ?= build/quickstart
+REHEARSE_ROOT ?= build/rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults integration contract bench stagger-storm clean
+.PHONY: help install quickstart test lint unit faults campaigns integration contract slurm-24.11 rehearse bench \
+	stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make campaigns    crash points, storage errors, reordering, power cuts and chaos, long form"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
+	@echo "make rehearse     every rehearsal of the quickstart, then of jobs with one mistake each (half an hour)"
 	@echo "make bench        every benchmark, short form"
 
 install: $(VENV)/.installed
@@ -37,11 +42,23 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit
 
+# Minutes in the short form. FORM=long takes an hour or two; PARTS names some of the campaigns.
+FORM ?= short
 faults: install
 	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m tests.faults.campaigns --form $(FORM) $(PARTS)
 
+campaigns: install
+	$(BIN)/python -m tests.faults.campaigns --form long $(PARTS)
+
+# Its tests wait for Slurm more than they compute. On a user's machine a Slurm that cannot be had is left out by name.
 contract: install
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/contract
+	@$(MAKE) --no-print-directory slurm-24.11 || test -z "$$CI"
+	$(BIN)/python -m pytest $(CONTRACT_ARGS) tests/contract
+
+# Debian 13's Slurm in a folder beside the installed one: half a minute, nothing is installed.
+slurm-24.11:
+	@$(PYTHON) slurm/testcluster/testcluster_release.py build/slurm-24.11
 
 integration: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/integration
@@ -50,6 +67,11 @@ integration: install
 stagger-storm: install
 	$(BIN)/python -m tests.faults.storm --seconds 120
 	$(BIN)/python -m tests.faults.side_by_side
+
+# Half an hour on two quiet cores; the first line alone is the quickstart under every scenario.
+rehearse: install
+	$(BIN)/rlaunch rehearse configs/quickstart.yaml --all --root '$(REHEARSE_ROOT)' --html '$(REHEARSE_ROOT).html'
+	$(BIN)/python -m pytest tests/rehearsals
 
 bench: install
 	@for name in startup step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done

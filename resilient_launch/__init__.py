@@ -30,6 +30,8 @@ __all__ = ["ResumableSampler", "Run", "Stopped", "TrainState", "attach"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("resilient_launch.testing")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'resilient_launch' has no attribute {name!r}")

@@ -21,11 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the real Slurm, and keep it on one worker: pytest -n K --dist loadgroup."""
+    """Mark what needs the real Slurm, and keep it on one worker: pytest -n K --dist loadgroup.
+
+    The contract's tests mostly wait: each worker has its own small clusters for them.
+    """
     for item in items:
         if "real_slurm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_slurm)
-        if item.get_closest_marker("real_slurm"):
+        if item.get_closest_marker("real_slurm") and "bench" not in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("real_slurm"))
 
 
@@ -50,20 +53,37 @@ def testcluster() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules["testcluster"] = module
     spec.loader.exec_module(module)
-    missing = module.missing_requirements()
+    leave_out("a real Slurm", module.missing_requirements())
+    return module
+
+
+def leave_out(what: str, missing: list[str]) -> None:
+    """Skip what this machine cannot run, and say why; under CI=true that is a failure."""
     if missing:
-        reason = "left out without a real Slurm, which needs " + "; ".join(missing)
+        reason = f"left out without {what}, which needs {'; '.join(missing)}"
         if os.environ.get("CI", "").lower() in ("true", "1"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
-    return module
+
+
+def real_cluster(testcluster: ModuleType, *, slurm: Path | None = None) -> Iterator[dict[str, str]]:
+    """An environment whose Slurm commands talk to a real four-node Slurm while the generator is open."""
+    # Not pytest's own directory: its path may be too long for the cluster's sockets.
+    cluster = testcluster.TestCluster(tempfile.mkdtemp(prefix="rlaunch-slurm-", dir="/tmp"), slurm=slurm)
+    cluster.up(until_exit_of=os.getpid())
+    yield {**os.environ, **cluster.env()}
+    cluster.down()
 
 
 @pytest.fixture(scope="session")
 def real_slurm(testcluster: ModuleType) -> Iterator[dict[str, str]]:
-    """An environment whose Slurm commands talk to a real four-node Slurm, one for the whole session."""
-    # Not pytest's own directory: its path may be too long for the cluster's sockets.
-    cluster = testcluster.TestCluster(tempfile.mkdtemp(prefix="rlaunch-slurm-", dir="/tmp"))
-    cluster.up(until_exit_of=os.getpid())
-    yield {**os.environ, **cluster.env()}
-    cluster.down()
+    """An environment whose Slurm commands talk to the installed Slurm, four nodes, one for the whole session."""
+    yield from real_cluster(testcluster)
+
+
+@pytest.fixture(scope="session")
+def real_slurm_24(testcluster: ModuleType) -> Iterator[dict[str, str]]:
+    """The same for Slurm 24.11, where ``make slurm-24.11`` has put it."""
+    folder = Path(os.environ.get("RLAUNCH_SLURM_24", ROOT / "build" / "slurm-24.11"))
+    leave_out("Slurm 24.11", testcluster.missing_requirements(folder))
+    yield from real_cluster(testcluster, slurm=folder)

@@ -8,26 +8,30 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 import resilient_launch
+from resilient_launch.checkpoint.background.saving import Background, Job, Written
+from resilient_launch.checkpoint.comparing import Expectations, OnChange
 from resilient_launch.checkpoint.dcp import StoreWriter, plan_save, read_tensors, report_tensors
-from resilient_launch.checkpoint.index import INDEX_NAME, Index, merge_tensors
+from resilient_launch.checkpoint.index import INDEX_NAME, Index
+from resilient_launch.checkpoint.merging import merge_parts
+from resilient_launch.checkpoint.outcomes import OnEnd, Restored, SaveReport, Saving
 from resilient_launch.checkpoint.store import (
     Board,
     Digesting,
     Facts,
     Lineage,
     LocalBoard,
-    Manifest,
     OpenCheckpoint,
     Published,
     RankReport,
     Rounds,
     Standing,
     Verdict,
+    described,
     fence,
     load,
     prune,
@@ -39,30 +43,19 @@ from resilient_launch.core.errors import CheckpointError, UsageError
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.policy.retention import Policy, newest
 
-OnChange = Literal["error", "warn"]
+__all__ = ["Checkpointer", "Restored", "SaveReport", "Saving"]
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SaveReport:
-    """One finished save. ``staged_s`` is how long training was held up, ``durable_s`` how long until it was safe."""
+class _Begun:
+    """A save whose state is collected; ``started`` is on the monotonic clock."""
 
     id: CheckpointId
-    num_bytes: int
-    staged_s: float
-    durable_s: float
-    pruned: tuple[CheckpointId, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restored:
-    """What training goes on from. ``verdicts`` tell, newest first, why newer checkpoints were not chosen."""
-
-    id: CheckpointId
-    step: int
-    manifest: Manifest
-    verdicts: tuple[Verdict, ...]
-    warnings: tuple[str, ...]
+    started: float
+    waited_s: float
+    round_name: str
+    capture: Capture
 
 
 class Checkpointer:
@@ -72,11 +65,13 @@ class Checkpointer:
     that uses one store; one rank alone needs none. ``attempt`` and
     ``restart`` (worker-group restart) name the checkpoints and must be new for every start of the training. ``allowed``
     are the checkpoints listed by the attempt's claim; None admits all that exist, and ``passed_over`` are not
-    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy. ``save_timeout_s``
-    bounds one save on every rank, ``load_timeout_s`` one restore.
+    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy, which may go by
+    ``metrics``: what they say at a save is saved with it. ``save_timeout_s`` bounds one save on every rank,
+    ``load_timeout_s`` one restore. ``background`` is what ``begin_save`` saves with; it is closed with this object.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
-    as ``on_topology_change`` and ``on_code_change`` say; a code version that is empty on either side is not compared.
+    as ``on_topology_change`` and ``on_code_change`` say; ``allow`` are other kinds of difference to accept; a code
+    version that is empty on either side is not compared.
 
     Not for several threads at once. Every rank must make the same calls in the same order.
     """
@@ -95,11 +90,14 @@ class Checkpointer:
         keep: int | Policy = 2,
         allowed: Collection[str] | None = None,
         passed_over: Collection[str] = (),
+        metrics: Mapping[str, float] | None = None,
         save_timeout_s: float = 600.0,
         load_timeout_s: float = 1800.0,
         on_topology_change: OnChange = "error",
         on_code_change: OnChange = "error",
+        allow: Collection[str] = (),
         digesting: Digesting | None = None,
+        background: Background | None = None,
     ) -> None:
         if board is None and world_size > 1:
             raise UsageError("a checkpointer of several ranks without a board", hint="give a StoreBoard to each")
@@ -109,14 +107,23 @@ class Checkpointer:
         self._code_version = code_version
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._allowed = None if allowed is None else frozenset(allowed)
-        self._passed_over = frozenset(passed_over)
+        self._passed_over = passed_over
         self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
-        self._on_topology_change, self._on_code_change = on_topology_change, on_code_change
+        self._expectations = Expectations(
+            world_size=world_size,
+            code_version=code_version,
+            on_topology_change=on_topology_change,
+            on_code_change=on_code_change,
+        )
+        self._allow = frozenset(allow)
         self._digesting = digesting or Digesting()
+        self._background = background
+        self._saving: Saving | None = None
         self._rounds = Rounds(board or LocalBoard(), rank=rank, world_size=world_size)
         self._last_round: dict[str, tuple[int, int]] = {}
         self._verdicts: tuple[Verdict, ...] = ()
         self._is_prepared = False
+        self._metrics = metrics if metrics is not None else {}
         self._trained_before_s = 0.0
         self._started = time.monotonic()
         self._verified: set[CheckpointId] = set()
@@ -152,36 +159,112 @@ class Checkpointer:
         works. Raises FencedError when a newer attempt has taken over the run. ``timeout_s`` replaces the configured
         bound for this one save.
         """
-        started = time.monotonic()
-        self._prepare()
-        ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
-        staged = self._stage(state)
-        published = self._write_and_commit(ident, staged, self._facts(staged, reason, metadata or {}), timeout_s)
-        elapsed_s = time.monotonic() - started
-        self._last_saved = ident
-        self._verified.add(ident)
-        pruned = self._prune() if self._rank == 0 else ()
-        return SaveReport(
-            id=ident, num_bytes=published.num_bytes, staged_s=elapsed_s, durable_s=elapsed_s, pruned=pruned
+        return self._write(self._begin(state), reason, metadata or {}, timeout_s)
+
+    def begin_save(
+        self,
+        state: TrainState,
+        *,
+        reason: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        on_end: OnEnd | None = None,
+        in_foreground: bool = False,
+    ) -> Saving:
+        """Like ``save``, but return when ``state`` is copied, and may change: the copy is made durable meanwhile.
+
+        Waits for a save that is still in flight; none is lost. ``on_end`` is called when this one is durable or has
+        failed, in another thread. ``in_foreground``, without a background, or without memory for the copy, it is over
+        on return, failed or not; that need not be so on every rank. Raises CheckpointError, and publishes nothing, when
+        the state can't be saved at all.
+        """
+        begun, background = self._begin(state), self._background
+        ident = begun.id
+        if background is None or in_foreground or not background.stage(begun.capture):
+            return self._save_now(begun, reason, metadata or {}, timeout_s, on_end)
+        saving = self._saving = Saving(ident, time.monotonic() - begun.started)
+
+        def finish(written: Written | CheckpointError) -> None:
+            outcome: SaveReport | CheckpointError
+            if isinstance(written, CheckpointError):
+                outcome = written
+            else:
+                self._last_saved = ident
+                self._verified.add(ident)
+                outcome = SaveReport(
+                    id=ident,
+                    num_bytes=written.num_bytes,
+                    staged_s=saving.staged_s,
+                    durable_s=time.monotonic() - begun.started,
+                    waited_s=begun.waited_s,
+                    write_s=written.write_s,
+                    commit_s=written.commit_s,
+                )
+            if on_end is not None:
+                on_end(saving, outcome)
+            saving.settle(outcome)
+
+        job = Job(
+            directory=self._directory,
+            id=ident,
+            round_name=begun.round_name,
+            timeout_s=self._save_timeout_s if timeout_s is None else timeout_s,
+            facts=self._facts(begun.capture, reason, metadata or {}),
+            digesting=self._digesting,
         )
+        background.publish(job, begun.capture, finish=finish, tidy=self._prune if self._rank == 0 else lambda: None)
+        return saving
+
+    @property
+    def in_flight(self) -> Saving | None:
+        """The save that was begun and is not over."""
+        return self._saving if self._saving is not None and not self._saving.is_over else None
+
+    @property
+    def refusal(self) -> str:
+        """Why saves are not made in the background although they should be; empty where they are."""
+        return self._background.refusal if self._background is not None else ""
+
+    def warm_up(self, state: TrainState) -> None:
+        """Get memory for the copies of a state like this one ready in the background, before the first is needed."""
+        if self._background is not None:
+            self.settle()
+            self._background.warm_up(state.capture(self._rank, self._world_size))
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Wait for the save in flight; whether none is any more."""
+        return self._background is None or self._background.join(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait for the save in flight, give it up after ``timeout_s``, and let go of the writer."""
+        if self._background is not None:
+            self._background.close(timeout_s)
+            self._background = None
+
+    def agree(self, topic: str, value: Any, timeout_s: float) -> Any:
+        """Rank 0's ``value``, on every rank; a word apart from the training's own. Raises CheckpointError."""
+        return self._rounds.start(self._round_name(topic), timeout_s).share("word", value)
 
     def restore(self, state: TrainState, *, allow: Collection[str] = ()) -> Restored | None:
         """Load the newest checkpoint that verifies into ``state``; None, and ``state`` untouched, where there is none.
 
         Every rank verifies what it reads and a share of the rest before anything is applied. Damage sends a checkpoint
         to quarantine and the next older one is tried. Raises CheckpointError for a checkpoint that is sound but does
-        not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, dtype).
+        not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, shape, dtype).
         """
+        allowed = self._allow | frozenset(allow)
         round_ = self._rounds.start(self._round_name("load"), self._load_timeout_s)
         self._prepare()
 
         def read(checkpoint: OpenCheckpoint) -> tuple[Loaded, list[str]]:
             index = Index.parse(checkpoint.read(INDEX_NAME))
             current = state.capture(self._rank, self._world_size)
-            warnings = self._compare(checkpoint.manifest, current.layout)
-            destinations = state.destinations(index, current, rank=self._rank, world_size=self._world_size, allow=allow)
+            warnings = self._expectations.compare(checkpoint.manifest, current.layout)
+            destinations = state.destinations(
+                index, current, rank=self._rank, world_size=self._world_size, allow=allowed
+            )
             read_tensors(checkpoint, index, destinations)
-            return Loaded(index=index, tensors=destinations, allow=frozenset(allow)), warnings
+            return Loaded(index=index, tensors=destinations, allow=allowed), warnings
 
         lineage = Lineage(
             run_id=self._run_id, attempt=self._attempt, allowed=self._allowed, passed_over=self._passed_over
@@ -209,13 +292,62 @@ class Checkpointer:
             warnings=tuple(warnings),
         )
 
-    def _stage(self, state: TrainState) -> Capture:
-        """What a save needs of the training; the training must stand still until the write, as nothing is copied."""
-        return state.capture(self._rank, self._world_size)
+    def _begin(self, state: TrainState) -> _Begun:
+        """Collect what a save needs of the training, which must stand still from here on: nothing is copied yet."""
+        started = time.monotonic()
+        self.settle()
+        waited_s = time.monotonic() - started
+        self._prepare()
+        round_name = self._round_name("save", state.step)
+        try:
+            capture = state.capture(self._rank, self._world_size)
+        except CheckpointError as error:
+            if self._world_size == 1:
+                raise
+            # The others must not wait for this rank.
+            raise self._rounds.start(round_name, 0.0).fail(error) from error
+        ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
+        return _Begun(id=ident, started=started, waited_s=waited_s, round_name=round_name, capture=capture)
 
-    def _write_and_commit(
-        self, ident: CheckpointId, staged: Capture, facts: Facts, timeout_s: float | None
-    ) -> Published:
+    def _save_now(
+        self,
+        begun: _Begun,
+        reason: str,
+        metadata: Mapping[str, Any],
+        timeout_s: float | None,
+        on_end: OnEnd | None,
+    ) -> Saving:
+        saving = Saving(begun.id, 0.0)
+        outcome: SaveReport | CheckpointError
+        try:
+            outcome = self._write(begun, reason, metadata, timeout_s)
+            saving.staged_s = outcome.staged_s
+        except CheckpointError as error:
+            outcome = error
+        if on_end is not None:
+            on_end(saving, outcome)
+        saving.settle(outcome)
+        return saving
+
+    def _write(self, begun: _Begun, reason: str, metadata: Mapping[str, Any], timeout_s: float | None) -> SaveReport:
+        """Write, publish and prune, straight from the training's own memory."""
+        published = self._write_and_commit(begun, self._facts(begun.capture, reason, metadata), timeout_s)
+        elapsed_s = time.monotonic() - begun.started
+        self._last_saved = begun.id
+        self._verified.add(begun.id)
+        pruned = self._prune() if self._rank == 0 else ()
+        return SaveReport(
+            id=begun.id,
+            num_bytes=published.num_bytes,
+            staged_s=elapsed_s,
+            durable_s=elapsed_s,
+            waited_s=begun.waited_s,
+            pruned=pruned,
+        )
+
+    def _write_and_commit(self, begun: _Begun, facts: Facts, timeout_s: float | None) -> Published:
+        staged = begun.capture
+
         def write(directory: Path) -> RankReport:
             plan, planner = plan_save(
                 staged.tensors, rank=self._rank, world_size=self._world_size, pinned=staged.pinned
@@ -227,19 +359,13 @@ class Checkpointer:
             return RankReport(files=(writer.entry,), index={**index, "agreement": staged.agreement})
 
         def merge(parts: list[Any]) -> dict[str, bytes]:
-            _check_agreement([part["agreement"] for part in parts])
-            index = Index(
-                tensors=merge_tensors([part["tensors"] for part in parts]),
-                trees=staged.trees,
-                ranks={rank: part["own"] for rank, part in enumerate(parts)},
-            )
-            if problems := index.problems():
-                raise CheckpointError("the ranks' parts don't make a whole state", why="; ".join(problems[:10]))
-            return {INDEX_NAME: index.render()}
+            return merge_parts(parts, staged.trees)
 
         deadline_s = self._save_timeout_s if timeout_s is None else timeout_s
-        round_ = self._rounds.start(self._round_name("save", ident.step), deadline_s)
-        return publish(self._directory, ident, round_, write=write, merge=merge, facts=facts, digesting=self._digesting)
+        round_ = self._rounds.start(begun.round_name, deadline_s)
+        return publish(
+            self._directory, begun.id, round_, write=write, merge=merge, facts=facts, digesting=self._digesting
+        )
 
     def _facts(self, staged: Capture, reason: str, metadata: Mapping[str, Any]) -> Facts:
         parent = self._last_saved or self._resumed_from
@@ -256,27 +382,8 @@ class Checkpointer:
             },
             reason=reason,
             training_s=self._trained_before_s + time.monotonic() - self._started,
-            metadata=metadata,
+            metadata={**metadata, **described(self._metrics)},
         )
-
-    def _compare(self, manifest: Manifest, layout: Mapping[str, Any]) -> list[str]:
-        """The topology and code of the checkpoint against ours: loud, and fatal where configured so."""
-        facts, warnings = manifest.facts, []
-        if facts.world_size != self._world_size or dict(facts.layout) != dict(layout):
-            what = (
-                f"checkpoint {manifest.name} was saved by {facts.world_size} ranks, {_text(facts.layout)}; "
-                f"now there are {self._world_size}, {_text(layout)}"
-            )
-            why = "training can go on but its results will not be bit-identical"
-            if self._on_topology_change == "error":
-                raise CheckpointError(what, why=why, hint="start with the same topology, or allow it to change")
-            warnings.append(f"{what}: {why}")
-        if self._code_version and facts.code_version and facts.code_version != self._code_version:
-            what = f"checkpoint {manifest.name} was saved by code {facts.code_version}; this is {self._code_version}"
-            if self._on_code_change == "error":
-                raise CheckpointError(what, hint="go on with the code that saved it, or allow the code to change")
-            warnings.append(what)
-        return warnings
 
     def _prepare(self) -> None:
         """Once, before the first save or restore: make the directory, and shut out writers of older attempts."""
@@ -307,20 +414,3 @@ class Checkpointer:
         tries = tries + 1 if last_step == step else 1
         self._last_round[what] = (step, tries)
         return f"{what} {step}.{tries} of attempt {self._attempt}.{self._restart}"
-
-
-def _check_agreement(agreements: list[Mapping[str, str]]) -> None:
-    """Entries that are saved once must be the same everywhere, or a resume would give one rank another's state."""
-    first = agreements[0]
-    for rank, other in enumerate(agreements):
-        if differing := sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name)):
-            raise CheckpointError(
-                f"ranks 0 and {rank} have different {', '.join(differing)}",
-                why="an entry that is not per rank is saved once, for all of them",
-                hint="name it in TrainState(per_rank=...), or find out why the ranks drifted apart",
-            )
-
-
-def _text(layout: Mapping[str, Any]) -> str:
-    meshes = layout.get("meshes", ())
-    return " ".join([str(layout.get("kind")), *(str(tuple(mesh["shape"])) for mesh in meshes)])

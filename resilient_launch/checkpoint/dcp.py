@@ -39,7 +39,7 @@ from resilient_launch.checkpoint.store import Digesting, FileEntry, OpenCheckpoi
 from resilient_launch.checkpoint.tree import dtype_name, dtype_of, tensor_bytes
 from resilient_launch.core.errors import CheckpointError
 
-_ALIGNMENT_BYTES = 64
+SHARD_ALIGNMENT_BYTES = 64
 
 
 def shard_name(rank: int) -> str:
@@ -120,7 +120,7 @@ class StoreWriter(StorageWriter):
                     raise CheckpointError(f"{item.index.fqn} is not a tensor", why="this writer pickles nothing")
                 tensor = planner.resolve_data(item)
                 assert isinstance(tensor, torch.Tensor)
-                file.align(_ALIGNMENT_BYTES)
+                file.align(SHARD_ALIGNMENT_BYTES)
                 offset = file.position
                 file.write(tensor_bytes(tensor.detach()))
                 chunk = Chunk(
@@ -181,13 +181,22 @@ class StoreReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        # In file order, so that each chunk of a file is read and hashed once.
-        placed = [(self._chunk(item), item) for item in plan.items]
-        for chunk, item in sorted(placed, key=lambda pair: (pair[0].file, pair[0].offset)):
+        placed = [(self._chunk(item), item, planner.resolve_tensor(item).detach()) for item in plan.items]
+        whole: dict[str, list[tuple[int, memoryview]]] = {}
+        rest = []
+        for chunk, item, target in placed:
             if item.type is not LoadItemType.TENSOR:
                 raise CheckpointError(f"{item.storage_index.fqn} is not a tensor", why="this reader unpickles nothing")
-            target = planner.resolve_tensor(item).detach()
-            self._read(chunk, item, dtype_of(self._index.tensors[item.storage_index.fqn].dtype), target)
+            if self._is_whole(chunk, item, target):
+                whole.setdefault(chunk.file, []).append((chunk.offset, tensor_bytes(target)))
+            else:
+                rest.append((chunk, item, target))
+        for file, pieces in whole.items():
+            self._checkpoint.reader(file).read_scattered(pieces)
+        # In file order, so that each chunk of a file is read and hashed once.
+        for chunk, item, target in sorted(rest, key=lambda each: (each[0].file, each[0].offset)):
+            self._read(chunk, item, target)
+        for _, item, target in placed:
             planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -201,26 +210,60 @@ class StoreReader(StorageReader):
         chunks = self._index.tensors[item.storage_index.fqn].chunks
         return next(chunk for chunk in chunks if chunk.offsets == tuple(item.storage_index.offset or ()))
 
-    def _read(self, chunk: Chunk, item: ReadItem, dtype: torch.dtype, target: torch.Tensor) -> None:
+    def _is_whole(self, chunk: Chunk, item: ReadItem, target: torch.Tensor) -> bool:
+        """Whether the stored block lies in ``target``'s memory just as it lies in the file."""
+        return (
+            tuple(item.lengths) == chunk.sizes
+            and target.is_contiguous()
+            and target.device.type == "cpu"
+            and target.dtype == self._dtype(item)
+        )
+
+    def _dtype(self, item: ReadItem) -> torch.dtype:
+        return dtype_of(self._index.tensors[item.storage_index.fqn].dtype)
+
+    def _read(self, chunk: Chunk, item: ReadItem, target: torch.Tensor) -> None:
         """Fill ``target`` with a block of a stored chunk, reading the rows that the block lies in."""
         lengths, starts = tuple(item.lengths), tuple(item.storage_offsets)
         rows = lengths[:1] + chunk.sizes[1:]
         skipped = starts[0] * (chunk.num_bytes // chunk.sizes[0]) if starts else 0
-        is_whole = rows == lengths and target.is_contiguous() and target.device.type == "cpu" and target.dtype == dtype
-        buffer = target if is_whole else torch.empty(rows, dtype=dtype)
+        buffer = torch.empty(rows, dtype=self._dtype(item))
         self._checkpoint.reader(chunk.file).read_into(chunk.offset + skipped, tensor_bytes(buffer))
-        if not is_whole:
-            for dim in range(1, len(lengths)):
-                buffer = buffer.narrow(dim, starts[dim], lengths[dim])
-            target.copy_(buffer)
+        for dim in range(1, len(lengths)):
+            buffer = buffer.narrow(dim, starts[dim], lengths[dim])
+        target.copy_(buffer)
 
 
 def read_tensors(checkpoint: OpenCheckpoint, index: Index, destinations: Mapping[str, torch.Tensor]) -> None:
     """Fill every destination, sharded or whole, with its tensor of the checkpoint."""
-    reader = StoreReader(checkpoint, index)
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(dict(destinations), reader.read_metadata(), is_coordinator=False)
-    reader.read_data(planner.create_local_plan(), planner).wait()
+    whole: dict[str, list[tuple[int, memoryview]]] = {}
+    rest: dict[str, torch.Tensor] = {}
+    for key, target in destinations.items():
+        stored = index.tensors.get(key)
+        # Most tensors lie in the file as they lie in memory: no planner has to cut them up.
+        if stored is not None and _lies_alike(stored, target):
+            (chunk,) = stored.chunks
+            whole.setdefault(chunk.file, []).append((chunk.offset, tensor_bytes(target.detach())))
+        else:
+            rest[key] = target
+    for file, pieces in whole.items():
+        checkpoint.reader(file).read_scattered(pieces)
+    if rest:
+        reader = StoreReader(checkpoint, index)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(rest, reader.read_metadata(), is_coordinator=False)
+        reader.read_data(planner.create_local_plan(), planner).wait()
+
+
+def _lies_alike(stored: StoredTensor, target: torch.Tensor) -> bool:
+    return (
+        not isinstance(target, DTensor)
+        and len(stored.chunks) == 1
+        and stored.shape == tuple(target.shape)
+        and dtype_of(stored.dtype) == target.dtype
+        and target.device.type == "cpu"
+        and target.is_contiguous()
+    )
 
 
 def report_tensors(results: list[WriteResult]) -> dict[str, Any]:

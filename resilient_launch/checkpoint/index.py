@@ -80,7 +80,7 @@ class Index:
                 trees=dict(record["trees"]),
                 ranks={int(rank): dict(trees) for rank, trees in record["ranks"].items()},
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise DamagedError("checkpoint index is damaged", why=f"{error}", where=INDEX_NAME) from error
         if byte_order != sys.byteorder:
             raise CheckpointError(f"checkpoint was written on a {byte_order}-endian machine", where=INDEX_NAME)

@@ -48,19 +48,26 @@ class ModelPart:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
+        self._names: dict[str, str] | None = None
 
     def get(self) -> dict[str, Any]:
-        return dict(get_model_state_dict(self.model))
+        # Once it is known which name is which, torch's API need not work them out again at every save.
+        own = self.model.state_dict()
+        if self._names is None or own.keys() != self._names.keys():
+            state = dict(get_model_state_dict(self.model))
+            self._names = _renaming(own, state)
+            return state
+        return {self._names[name]: value for name, value in own.items()}
 
     def put(self, state: Any, *, strict: bool) -> None:
         set_model_state_dict(self.model, state, options=StateDictOptions(strict=strict))
 
-    def buffer_names(self) -> list[str]:
-        """Names of saved tensors that are no parameters, such as running statistics."""
+    def buffer_names(self, state: Mapping[str, Any] | None = None) -> list[str]:
+        """Names of saved tensors that are no parameters, such as running statistics. ``state`` is what ``get`` gave."""
         parameters = {_address(parameter) for parameter in self.model.parameters()}
         return [
             name
-            for name, value in self.get().items()
+            for name, value in (self.get() if state is None else state).items()
             if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and _address(value) not in parameters
         ]
 
@@ -102,10 +109,24 @@ class OptimizerPart:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
+        self._names: dict[int, str] | None = None
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer itself."""
+        return self._optimizer
 
     def get(self) -> dict[str, Any]:
-        with self._no_first_step():
-            return dict(get_optimizer_state_dict(self._model, self._optimizer))
+        own = self._optimizer.state_dict()
+        if self._names is None or _parameters(own) != list(self._names):
+            with self._no_first_step():
+                state = dict(get_optimizer_state_dict(self._model, self._optimizer))
+            self._names = dict(zip(_parameters(own), _parameters(state), strict=True))
+            # Where torch does more than give names, as for flattened parameters, it goes on doing all of it.
+            if not _is_same(_renamed(own, self._names), state):
+                self._names = None
+            return state
+        return _renamed(own, self._names)
 
     def put(self, state: Any, *, strict: bool) -> None:
         wanted = {name: dict(values) for name, values in state["state"].items()}
@@ -116,11 +137,11 @@ class OptimizerPart:
         self._restore_dtypes(wanted)
 
     def problems(self, state: Any) -> list[tuple[str, str]]:
-        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | shape, text)."""
+        """How the saved parameter groups differ from this optimizer's: (missing | unexpected | groups, text)."""
         saved = [list(group["params"]) for group in state["param_groups"]]
         own = [list(group["params"]) for group in self.get()["param_groups"]]
         if len(saved) != len(own):
-            return [("shape", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
+            return [("groups", f"{len(saved)} parameter groups in the checkpoint, {len(own)} here")]
         found = []
         for number, (old, new) in enumerate(zip(saved, own, strict=True)):
             where = f"parameter group {number}"
@@ -180,3 +201,42 @@ class StatefulPart:
 
 def _address(tensor: torch.Tensor) -> tuple[int, torch.Size]:
     return (0 if isinstance(tensor, DTensor) else tensor.data_ptr()), tensor.shape
+
+
+def _renaming(own: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, str] | None:
+    """The module's own names to those in ``state``; None where ``state`` is not the same tensors under other names."""
+    if len(own) != len(state) or not all(_is_same(*pair) for pair in zip(own.values(), state.values(), strict=True)):
+        return None
+    return dict(zip(own, state, strict=True))
+
+
+def _parameters(state: Mapping[str, Any]) -> list[Any]:
+    """Every parameter that an optimizer's state names in its groups."""
+    return [parameter for group in state["param_groups"] for parameter in group["params"]]
+
+
+def _renamed(own: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+    """An optimizer's own state with parameters' names instead of their numbers."""
+    return {
+        **own,
+        "state": {names[number]: values for number, values in own["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[number] for number in group["params"]]} for group in own["param_groups"]
+        ],
+    }
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two states are one: equal values, and tensors that share their memory."""
+    if isinstance(one, torch.Tensor) and type(one) is type(other):
+        if isinstance(one, DTensor) and isinstance(other, DTensor):
+            return one.placements == other.placements and _is_same(one.to_local(), other.to_local())
+        return (one.data_ptr(), one.dtype, one.shape, one.stride()) == (
+            other.data_ptr(),
+            other.dtype,
+            other.shape,
+            other.stride(),
+        )
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    return type(one) is type(other) and bool(one == other)

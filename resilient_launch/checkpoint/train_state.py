@@ -31,7 +31,7 @@ _RESERVED = re.compile(r"rng|train|model_buffers|rank\d+")
 _COMPARED_BYTES = 4096
 _COMPARED_OPTIMIZER_BYTES = 16
 """Step counters and learning rates, but no moments: replicas that drift apart by a bit must not stop all saving."""
-ALLOWANCES = frozenset({"missing", "unexpected", "dtype"})
+ALLOWANCES = frozenset({"missing", "unexpected", "shape", "dtype"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +119,15 @@ class TrainState:
             advance()
         return self.step
 
+    def parts(self, world_size: int = 1) -> Mapping[str, Part]:
+        """What is saved, by entry, the random state and ranks' own buffers included."""
+        return self._all_parts(world_size)
+
+    @property
+    def data(self) -> Stateful | None:
+        """The sampler or loader that the state was made with."""
+        return self._data
+
     def inexactness(self, world_size: int) -> tuple[str, ...]:
         """What will keep a resumed run from being bit-identical although its whole state is restored.
 
@@ -146,10 +155,11 @@ class TrainState:
             if part.is_per_rank:
                 own[name] = encode(part.get(), f"rank{rank}/{name}", tensors)
                 continue
-            trees[name] = encode(part.get(), name, tensors)
+            state = part.get()
+            trees[name] = encode(state, name, tensors)
             if isinstance(part, ModelPart):
                 # Under DDP only rank 0's buffers reach the next forward pass.
-                pinned.update(f"model/{buffer}" for buffer in part.buffer_names())
+                pinned.update(f"model/{buffer}" for buffer in part.buffer_names(state))
             else:
                 limit = _COMPARED_OPTIMIZER_BYTES if isinstance(part, OptimizerPart) else _COMPARED_BYTES
                 agreement[name] = _fingerprint(trees[name], tensors, limit)
@@ -169,7 +179,7 @@ class TrainState:
         """Empty tensors, laid out as the ``current`` ones are, for all that ``load`` will want of a checkpoint.
 
         Raises CheckpointError listing what differs in entries, keys, shapes or dtypes, unless ``allow`` names the kind
-        (missing: stays as it is here; unexpected: is left out; dtype: is cast).
+        (missing and shape: stays as it is here, without optimizer state; unexpected: is left out; dtype: is cast).
         """
         parts = self._all_parts(world_size)
         problems = _Problems(allow)
@@ -193,6 +203,9 @@ class TrainState:
                 for kind, text in part.problems(decode(trees[name], lambda key: torch.empty(0))):
                     problems.add(kind, f"{name}: {text}")
             wanted.update(dict.fromkeys(keys, name))
+        for key, name in list(wanted.items()):
+            if isinstance(parts[name], OptimizerPart) and f"model/{_parameter_of(key, name)}" in problems.reshaped:
+                del wanted[key]
         for name in sorted(index.trees.keys() - parts.keys() - {"train"}):
             problems.add("unexpected", f"{name}: only in the checkpoint")
         problems.raise_if_any()
@@ -208,7 +221,10 @@ class TrainState:
             part = parts[name]
             trees = loaded.index.ranks.get(rank, {}) if part.is_per_rank else loaded.index.trees
             if name in trees:
-                part.put(_only_present(trees[name], loaded.tensors), strict=strict)
+                tree = trees[name]
+                if isinstance(part, OptimizerPart):
+                    tree = _with_whole_states(tree, loaded.tensors)
+                part.put(_only_present(tree, loaded.tensors), strict=strict)
             elif isinstance(part, RandomPart) and loaded.index.ranks:
                 known = min(loaded.index.ranks)
                 part.derive(decode(loaded.index.ranks[known][name], loaded.tensors.__getitem__), rank)
@@ -233,8 +249,7 @@ class TrainState:
         part = self._parts.get(name)
         if template is None and isinstance(part, OptimizerPart):
             # A parameter's optimizer state is sharded as the parameter is.
-            parameter = key.removeprefix(f"{name}/state/").rsplit("/", 1)[0]
-            template = current.tensors.get(f"model/{parameter}")
+            template = current.tensors.get(f"model/{_parameter_of(key, name)}")
         if isinstance(template, DTensor) and tuple(template.shape) == stored.shape:
             local = torch.empty_like(template.to_local(), dtype=dtype)
             return DTensor.from_local(
@@ -256,10 +271,14 @@ class _Problems:
             raise UsageError(f"allowance {sorted(unknown)}", hint=f"one of {', '.join(sorted(ALLOWANCES))}")
         self._allow = set(allow)
         self._found: list[str] = []
+        self._kinds: set[str] = set()
+        self.reshaped: set[str] = set()
+        """Keys that have another shape here, which is allowed."""
 
     def add(self, kind: str, text: str) -> None:
         if kind not in self._allow:
             self._found.append(text)
+            self._kinds.add(kind)
 
     def compare(self, saved: set[str], own: set[str], index: Index, current: Capture) -> set[str]:
         """Note what differs; returns the keys that both have."""
@@ -271,19 +290,22 @@ class _Problems:
             stored, mine = index.tensors[key], current.tensors[key]
             if stored.shape != tuple(mine.shape):
                 self.add("shape", f"{key}: {list(stored.shape)} in the checkpoint, {list(mine.shape)} here")
+                self.reshaped.add(key)
             if stored.dtype != dtype_name(mine.dtype):
                 self.add("dtype", f"{key}: {stored.dtype} in the checkpoint, {dtype_name(mine.dtype)} here")
-        return saved & own
+        return (saved & own) - self.reshaped
 
     def raise_if_any(self) -> None:
         if self._found:
             shown = "; ".join(self._found[:20]) + (
                 f"; and {len(self._found) - 20} more" if len(self._found) > 20 else ""
             )
+            kinds = " --allow ".join(sorted(self._kinds & ALLOWANCES))
             raise CheckpointError(
                 "the checkpoint does not fit this training state",
                 why=shown,
-                hint="restore with the code and configuration that saved it, or allow missing, unexpected or dtype",
+                hint="restore with the code and configuration that saved it"
+                + (f", or --allow {kinds}" if self._kinds <= ALLOWANCES else ""),
             )
 
 
@@ -307,6 +329,18 @@ def _part(name: str, value: Any, is_per_rank: bool) -> Part:
         why="it has no state_dict and load_state_dict",
         hint="give it both methods, or leave it out",
     )
+
+
+def _parameter_of(key: str, optimizer: str) -> str:
+    """The parameter that a tensor of an optimizer's state belongs to, as keys write it."""
+    return key.removeprefix(f"{optimizer}/state/").rsplit("/", 1)[0]
+
+
+def _with_whole_states(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """An optimizer's tree without the parameters whose tensors were allowed to be left out."""
+    states = tree["state"]
+    whole = {name: each for name, each in states.items() if all(key in tensors for key in tensor_keys(each))}
+    return {**tree, "state": whole}
 
 
 def _only_present(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -17,7 +17,19 @@ Root = Annotated[
     Path | None,
     typer.Option(help="Where runs live.  [default: RLAUNCH_ROOT, or ./runs]", show_default=False),
 ]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name.")]
+
+
+def complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of runs that begin with ``incomplete``, for the shell; none where there is nothing to read."""
+    root = context.params.get("root")
+    try:
+        names = [entry.parent.name for entry in root_of(Path(root) if root else None).glob("*/run.json")]
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name.", autocompletion=complete_run)]
 
 
 @dataclass(frozen=True, kw_only=True)

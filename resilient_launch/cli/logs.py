@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resilient_launch.cli.common import Root, RunName, find_run
+from resilient_launch.core.errors import UsageError
 
 if TYPE_CHECKING:
     from resilient_launch.core.paths import RunPaths
@@ -24,16 +27,27 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the run does, until it is over.")] = False,
     attempt: Annotated[int | None, typer.Option(help="One attempt only.  [default: all]", show_default=False)] = None,
     rank: Annotated[int | None, typer.Option(help="One rank only.  [default: all]", show_default=False)] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only lines in which this regular expression is found.")
+    ] = None,
 ) -> None:
     """Print what the workers of a run printed, each line behind its attempt, node and rank."""
     from resilient_launch.report.state import read_verdict
 
+    try:
+        pattern = re.compile(grep or "")
+    except re.error as error:
+        raise UsageError(
+            f"--grep {grep!r}",
+            why=f"is no regular expression: {error}",
+            hint="a backslash before what is meant as it is",
+        ) from None
     found = find_run(run, root)
-    places: dict[Path, int] = {}
+    places: dict[Path, tuple[int, int]] = {}
     while True:
         over = not follow or read_verdict(found.paths) is not None
         for path in _files(found.paths, attempt, rank):
-            _print_new(path, places, whole=over)
+            _print_new(path, places, pattern, whole=over)
         if over:
             return
         time.sleep(POLL_S)
@@ -47,13 +61,21 @@ def _files(paths: RunPaths, attempt: int | None, rank: int | None) -> Iterator[P
                     yield path
 
 
-def _print_new(path: Path, places: dict[Path, int], *, whole: bool) -> None:
-    """Print the lines that came since last time; an unfinished last line only when no more can come."""
+def _print_new(path: Path, places: dict[Path, tuple[int, int]], pattern: re.Pattern[str], *, whole: bool) -> None:
+    """Print the lines that came since last time; an unfinished last line only when no more can come.
+
+    ``places`` are inode and offset: a file that was rotated or cut begins anew.
+    """
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(places.get(path, 0))
+        stat = os.fstat(file.fileno())
+        inode, place = places.get(path, (stat.st_ino, 0))
+        if inode != stat.st_ino or stat.st_size < place:
+            place = 0
+        file.seek(place)
         data = file.read()
         end = len(data) if whole else data.rfind(b"\n") + 1
-        places[path] = places.get(path, 0) + end
+        places[path] = (stat.st_ino, place + end)
         prefix = f"{path.parent.name}/{path.stem}: "
         for line in data[:end].decode(errors="replace").splitlines():
-            typer.echo(prefix + line)
+            if pattern.search(line):
+                typer.echo(prefix + line)

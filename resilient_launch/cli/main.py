@@ -11,16 +11,20 @@ from resilient_launch.cli import (
     cancel,
     check,
     checkpoint,
+    ckpt,
     config_,
     doctor,
     drain,
     events,
+    fake,
     history,
     init,
     logs,
     plan,
+    rehearse,
     report,
     requeue,
+    resume,
     runs,
     simulate,
     stagger,
@@ -53,10 +57,14 @@ app.command("checkpoint")(checkpoint.checkpoint)
 app.command("yield")(yield_.yield_)
 app.command("stop")(stop.stop)
 app.command("requeue")(requeue.requeue)
+app.command("resume")(resume.resume)
 app.command("drain")(drain.drain)
 app.command("victims")(victims.victims)
+app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(plan.app, name="plan")
 app.add_typer(simulate.app, name="simulate")
+app.command("rehearse")(rehearse.rehearse)
+app.add_typer(fake.app, name="fake")
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(config_.app)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resilient_launch.cli.common import Root, root_of
+from resilient_launch.cli.common import Root, complete_run, root_of
 from resilient_launch.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs by name; none is all.")] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs by name; none is all.", autocompletion=complete_run),
+    ] = None,
     root: Root = None,
     since: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from resilient_launch.cli.common import Root, attempts_table, root_of, table
+from resilient_launch.cli.common import Root, attempts_table, complete_run, root_of, table
 
 if TYPE_CHECKING:
     from resilient_launch.cluster.base import Scheduler
@@ -22,7 +22,10 @@ SLURM_TIMEOUT_S = 5.0
 
 
 def status(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's name; without it, every run.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="The run's name; without it, every run.", autocompletion=complete_run),
+    ] = None,
     root: Root = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until interrupted.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -112,14 +115,15 @@ def standings(names: list[str], root: Path) -> tuple[list[RunStatus], list[str]]
 def _all(stands: list[RunStatus]) -> str:
     if not stands:
         return ""
-    header = ("run", "job", "state", "step", "steps/s", "saved", "attempts", "reason")
+    header = ("run", "job", "state", "step", "steps/s", "left", "saved", "attempts", "reason")
     rows = [
         (
             each.name,
             each.job_id,
             str(each.state),
-            each.step,
+            each.step if each.step is None or each.until_step is None else f"{each.step}/{each.until_step}",
             None if each.steps_per_s is None else round(each.steps_per_s, 2),
+            None if each.eta_s is None else _left(each.eta_s),
             None if each.checkpoint_age_s is None else _ago(each.checkpoint_age_s),
             len(each.attempts),
             each.reason,
@@ -139,8 +143,11 @@ def _lines(standing: RunStatus) -> Iterator[str]:
     if standing.step is not None:
         age = "" if standing.checkpoint_age_s is None else f", {_ago(standing.checkpoint_age_s)}"
         saved = "none" if standing.checkpoint_step is None else f"step {standing.checkpoint_step}{age}"
+        goal = "" if standing.until_step is None else f" of {standing.until_step}"
         rate = "" if standing.steps_per_s is None else f" at {standing.steps_per_s:.3g} steps/s"
-        yield f"step {standing.step}{rate}, newest checkpoint: {saved}"
+        left = "" if standing.eta_s is None else f", {_left(standing.eta_s)} left if nothing interrupts it"
+        yield f"step {standing.step}{goal}{rate}{left}"
+        yield f"newest checkpoint: {saved}"
     if standing.attempts:
         yield attempts_table(standing.attempts)
     if standing.error:
@@ -152,6 +159,12 @@ def _is_over(name: str, root: Path) -> bool:
     from resilient_launch.report.state import read_verdict
 
     return read_verdict(RunPaths.of(name, root)) is not None
+
+
+def _left(seconds: float) -> str:
+    from resilient_launch.report.notes import short_duration
+
+    return short_duration(seconds)
 
 
 def _ago(seconds: float) -> str:

@@ -23,6 +23,14 @@ def submit(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as in a.b=c. Repeatable.")
     ] = None,
     cluster: Annotated[str | None, typer.Option(metavar="slurm|fake", help="Override the configuration's.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="A difference from its checkpoint that the run accepts: topology, code, missing, unexpected, shape, "
+            "dtype. Repeatable.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, touch nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the run to its end.")] = False,
@@ -41,6 +49,7 @@ def submit(
     from resilient_launch.launch import submit as submit_plan
 
     overrides = [*(set_ or ()), *([f"cluster={cluster}"] if cluster is not None else ())]
+    overrides += [f"checkpoint.allow=[{', '.join(allow)}]"] if allow else []
     resolved = load(config, overrides)
     directory = root_of(root)
     plan = make_plan(resolved, directory)

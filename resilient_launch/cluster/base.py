@@ -138,7 +138,7 @@ class Scheduler(Protocol):
         ...
 
     def start_now(self, job_id: str) -> None:
-        """Lift the wait that follows a requeue: the job may start as soon as it has nodes."""
+        """Lift the wait that follows a requeue: the job may start as soon as that is safe and it has nodes."""
         ...
 
     def start_at(self, job_id: str, when: float) -> None:

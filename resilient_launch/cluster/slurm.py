@@ -36,6 +36,8 @@ _SILENCE = re.compile(
 )
 _UNKNOWN_JOB = "invalid job id"
 _WAITS_ALREADY = "pending execution"
+# Credentials carry whole seconds, and clocks differ a little.
+_AFTER_REVOCATION_S = 2
 _USABLE = frozenset({"idle", "mix", "alloc", "comp", "plnd"})
 _ENDS_ALREADY = "already completing or completed"
 
@@ -143,11 +145,12 @@ class SlurmCommands:
         check_answer("scancel", done, f"job {job_id} cannot be cancelled")
 
     def start_now(self, job_id: str) -> None:
-        self._update(job_id, "StartTime=now", f"the wait of job {job_id} cannot be lifted")
+        # Started in the second of its last end it fails: the nodes take its credential for the revoked one.
+        self._update(job_id, f"StartTime=now+{_AFTER_REVOCATION_S}", f"the wait of job {job_id} cannot be lifted")
 
     def start_at(self, job_id: str, when: float) -> None:
         # A span instead of a date: no time zone can come between.
-        wait_s = max(math.ceil(when - time.time()), 0)
+        wait_s = max(math.ceil(when - time.time()), _AFTER_REVOCATION_S)
         self._update(job_id, f"StartTime=now+{wait_s}", f"job {job_id} cannot be made to wait")
 
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:

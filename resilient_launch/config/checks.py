@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resilient_launch.config.cursor import Report
 from resilient_launch.config.issues import closest
-from resilient_launch.config.schema import FailNode, KillWorker, LaunchConfig, StopWorker
+from resilient_launch.config.schema import Drain, FailNode, KillWorker, LaunchConfig, StopWorker
 from resilient_launch.core.units import MINUTE_S, format_duration, format_slurm_time, slurm_minutes
 
 # sbatch(1): a --signal may come up to 60 seconds earlier than asked for.
@@ -139,7 +139,7 @@ def _check_faults(config: LaunchConfig, report: Report) -> None:
         return
     num_nodes, num_ranks = config.nodes.max, config.nodes.max * config.workers_per_node
     for index, fault in enumerate(config.faults):
-        if isinstance(fault, FailNode) and fault.node >= num_nodes:
+        if isinstance(fault, FailNode | Drain) and fault.node >= num_nodes:
             why = f"the run has {num_nodes} nodes at most, counted from 0"
             report.add((f"faults.{index}.node",), f"node {fault.node}", why=why, hint=f"node: {num_nodes - 1}")
         if isinstance(fault, KillWorker | StopWorker) and fault.rank >= num_ranks:

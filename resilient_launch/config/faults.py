@@ -7,8 +7,25 @@ from typing import Any
 
 from resilient_launch.config.cursor import Cursor, Field, Fields, read_fields, write_fields
 from resilient_launch.config.issues import closest
-from resilient_launch.config.schema import At, Cancel, FailNode, Fault, KillWorker, Preempt, StopWorker, TimeLimit
-from resilient_launch.config.values import duration, exactly_one, integer
+from resilient_launch.config.schema import (
+    At,
+    Cancel,
+    ControllerDown,
+    ControllerUp,
+    Drain,
+    FailNode,
+    Fault,
+    Fill,
+    KillWorker,
+    Maintenance,
+    NoAccounting,
+    Preempt,
+    ResumeNode,
+    SlowAccounting,
+    StopWorker,
+    TimeLimit,
+)
+from resilient_launch.config.values import boolean, duration, exactly_one, integer
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.units import format_duration
 
@@ -35,14 +52,26 @@ def _signal_name(cursor: Cursor) -> str:
 FAULTS: dict[type[Fault], Fields] = {
     Preempt: {},
     TimeLimit: {"in": Field("in_s", duration(1), format_duration)},
-    FailNode: {"node": Field("node", integer(0))},
+    FailNode: {"node": Field("node", integer(0)), "partition_network": Field("partition_network", boolean)},
+    ResumeNode: {},
+    Drain: {"node": Field("node", integer(0))},
+    Maintenance: {
+        "in": Field("in_s", duration(0), format_duration),
+        "for": Field("for_s", duration(1), format_duration),
+    },
+    Fill: {"jobs": Field("num_jobs", integer(1, 10_000)), "for": Field("for_s", duration(1), format_duration)},
+    SlowAccounting: {"delay": Field("delay_s", duration(0), format_duration)},
+    NoAccounting: {},
+    ControllerDown: {},
+    ControllerUp: {},
     KillWorker: {"rank": Field("rank", integer(0)), "signal": Field("signal", _signal_name)},
     StopWorker: {"rank": Field("rank", integer(0))},
     Cancel: {},
 }
 _BY_VERB = {fault.verb: fault for fault in FAULTS}
 _ALL_KEYS = {key: spec for fields in FAULTS.values() for key, spec in fields.items()}
-_REQUIRED = ("node", "rank")
+_REQUIRED = {"node": "0", "rank": "0", "delay": "10s"}
+"""Keys that a fault cannot do without, each with an example."""
 
 
 def read_faults(cursor: Cursor) -> tuple[Fault, ...]:
@@ -65,8 +94,9 @@ def _fault(cursor: Cursor) -> Fault:
     if len(cursor.report.issues) > num_before:
         return Fault(at=At())
     for key in ("at", *(key for key in FAULTS[cls] if key in _REQUIRED)):
-        if key not in values:
-            raise UsageError(f"no {key}", why=f"{cls.verb} needs it", hint=hint if key == "at" else f"{key}: 0")
+        if known[key].attr not in values:
+            example = hint if key == "at" else f"{key}: {_REQUIRED[key]}"
+            raise UsageError(f"no {key}", why=f"{cls.verb} needs it", hint=example)
     return cls(**values)
 
 

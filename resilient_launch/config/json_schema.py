@@ -23,6 +23,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     # Keys whose form in the file is not that of the attribute they fill.
     "nodes": {"type": ["integer", "string"], "examples": [8, "4-8"]},
     "every": {"type": ["string", "object"], "examples": ["100 steps", "10m"]},
+    "keep_best": {"type": "string", "examples": ["lowest loss", "3 highest accuracy"]},
     "command": {"anyOf": [_TEXTS, {"type": "string"}]},
     "setup": {"anyOf": [_TEXTS, {"type": "string"}]},
     "env": {"type": "object", "additionalProperties": _SCALAR},

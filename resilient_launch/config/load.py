@@ -29,6 +29,11 @@ def load(path: Path, overrides: Sequence[str] = (), *, frozen: bool = False) -> 
     Relative paths start at the file's directory. ``frozen`` reads what dump wrote: paths must be absolute, and nothing
     but this file is looked up on the disk. Raises ConfigErrors with all that is wrong, UsageError without a file.
     """
+    return _resolve(read_source(path), overrides, path.absolute().parent, frozen)
+
+
+def read_source(path: Path) -> Source:
+    """The text of a file. Raises UsageError where it cannot be read, ConfigErrors where it is no text."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -37,7 +42,7 @@ def load(path: Path, overrides: Sequence[str] = (), *, frozen: bool = False) -> 
         why = (error.strerror or str(error)).lower()
         hint = str(path.with_name(near[0])) if near else "the path of a YAML file"
         raise UsageError("configuration", where=str(path), why=why, hint=hint) from None
-    return _resolve(decode_bytes(data, str(path)), overrides, path.absolute().parent, frozen)
+    return decode_bytes(data, str(path))
 
 
 def loads(

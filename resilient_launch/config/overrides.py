@@ -10,11 +10,14 @@ from resilient_launch.config.yamlpos import Entry, Mapping, Node, Scalar, parse
 from resilient_launch.config.yamlpos import Sequence as SequenceNode
 
 
-def apply(root: Node, overrides: Sequence[str], issues: list[ConfigIssue]) -> Node:
-    """``root`` with every override put in, in order; those that cannot be read are added to ``issues``."""
+def apply(root: Node, overrides: Sequence[str], issues: list[ConfigIssue], *, label: str = "") -> Node:
+    """``root`` with every override put in, in order; those that cannot be read are added to ``issues``.
+
+    ``label`` is what the user typed, where that was not ``--set``.
+    """
     for text in overrides:
         path, equals, value_text = text.partition("=")
-        source = Source(f"--set {text}", value_text, is_option=True)
+        source = Source(label or f"--set {text}", value_text, is_option=True)
         mark = Mark(source, 1, 1)
         keys = path.strip().split(".")
         if not equals or not all(keys):

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from resilient_launch.cluster.fake.spec import FakeSpec
 from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS
+from resilient_launch.policy.retention import Policy, any_of, best, every_steps, newest, spaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,15 @@ class Every:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Best:
+    """The ``count`` checkpoints with the lowest, or highest, ``metric``."""
+
+    metric: str
+    count: int = 1
+    is_highest: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """When checkpoints are made and kept, and what a resume insists on."""
 
@@ -43,12 +53,45 @@ class CheckpointConfig:
     """How old an attempt must be before the site may preempt it (PreemptExemptTime); ``auto`` saves just before."""
     keep: int = 3
     """How many of the newest checkpoints retention leaves."""
+    keep_spaced_s: float | None = None
+    """Retention also leaves a history, one checkpoint in so much time."""
+    keep_every_steps: int | None = None
+    """Retention also leaves the checkpoints of steps that are a multiple of this."""
+    keep_best: Best | None = None
+    """Retention also leaves the best by a value that the script logs: ``lowest loss``, ``3 highest accuracy``."""
     on_topology_change: Literal["stop", "warn"] = "stop"
     """What a resume does when the checkpoint's parallel layout is another, the configured node range aside."""
     on_code_change: Literal["stop", "warn"] = "stop"
     """What a resume does when the checkpoint was written by other code."""
+    allow: tuple[str, ...] = ()
+    """Differences from the checkpoint that a resume accepts: topology, code, missing, unexpected, shape, dtype."""
     save_timeout_s: float = 1800.0
     """How long one save may take before it is given up."""
+    is_async: bool = True
+    """Whether training goes on while a copy of its state is written; the copy takes memory of the state's size."""
+    on_save_failure: Literal["stop", "warn"] = "warn"
+    """What training does when a save failed; with ``warn`` it goes on, and saves again when the next one is due."""
+
+    @property
+    def tolerated(self) -> frozenset[str]:
+        """The kinds of difference in a state's keys, shapes and dtypes that are accepted."""
+        return frozenset(self.allow) - {"topology", "code"}
+
+    def stops_on(self, kind: Literal["topology", "code"]) -> bool:
+        """Whether a resume stops when the layout, or the code, is not the checkpoint's."""
+        wanted = self.on_topology_change if kind == "topology" else self.on_code_change
+        return wanted == "stop" and kind not in self.allow
+
+    def retention(self) -> Policy:
+        """What the ``keep`` keys come to: a checkpoint stays where one of them wants it."""
+        policies = [newest(self.keep)]
+        if self.keep_spaced_s is not None:
+            policies.append(spaced(self.keep_spaced_s))
+        if self.keep_every_steps is not None:
+            policies.append(every_steps(self.keep_every_steps))
+        if self.keep_best is not None:
+            policies.append(best(self.keep_best.metric, self.keep_best.count, is_highest=self.keep_best.is_highest))
+        return any_of(*policies)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +195,73 @@ class TimeLimit(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class FailNode(Fault):
-    """The gang's node of index ``node`` goes silent."""
+    """The gang's node of index ``node`` goes silent; with ``partition_network`` what runs there runs on."""
 
     verb = "fail-node"
     node: int
+    partition_network: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeNode(Fault):
+    """Every node that failed or was drained is back."""
+
+    verb = "resume-node"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain(Fault):
+    """No job starts on the gang's node of index ``node`` any more."""
+
+    verb = "drain"
+    node: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maintenance(Fault):
+    """All nodes are reserved, from ``in_s`` from now on, for ``for_s``."""
+
+    verb = "maintenance"
+    in_s: float = 600.0
+    for_s: float = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill(Fault):
+    """Jobs of a whole node each queue up, ``num_jobs`` or one a node, and run for ``for_s``."""
+
+    verb = "fill"
+    num_jobs: int | None = None
+    for_s: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowAccounting(Fault):
+    """sacct answers ``delay_s`` late; 0 is accounting as usual."""
+
+    verb = "slow-accounting"
+    delay_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAccounting(Fault):
+    """The accounting database goes away."""
+
+    verb = "no-accounting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerDown(Fault):
+    """Slurm's controller goes away; jobs run on."""
+
+    verb = "controller-down"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerUp(Fault):
+    """Slurm's controller comes back."""
+
+    verb = "controller-up"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ from resilient_launch.core.ids import check_run_name
 from resilient_launch.core.units import format_duration
 from resilient_launch.policy.stagger import MAX_WRITERS
 
+ALLOWANCES = ("topology", "code", "missing", "unexpected", "shape", "dtype")
+
 
 def _section(attr: str, build: Callable[..., Any], fields: Fields) -> Field:
     return Field(
@@ -134,9 +136,15 @@ CHECKPOINT: Fields = {
     "failures_per_1000_node_days": Field("failures_per_1000_node_days", v.number(0.001, 100_000)),
     "preempt_exempt": Field("preempt_exempt_s", v.duration(0), format_duration),
     "keep": Field("keep", v.integer(1)),
+    "keep_spaced": Field("keep_spaced_s", v.duration(1), format_duration),
+    "keep_every_steps": Field("keep_every_steps", v.integer(1)),
+    "keep_best": Field("keep_best", v.best, v.write_best),
     "on_topology_change": Field("on_topology_change", v.choice("stop", "warn")),
     "on_code_change": Field("on_code_change", v.choice("stop", "warn")),
+    "allow": Field("allow", v.texts(v.choice(*ALLOWANCES), "[code, dtype]"), list),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
+    "async": Field("is_async", v.boolean),
+    "on_save_failure": Field("on_save_failure", v.choice("stop", "warn")),
 }
 STAGGER: Fields = {
     "group": Field("group", _directory, str),

@@ -9,7 +9,7 @@ from typing import Any
 
 from resilient_launch.config.cursor import MAX_INT, Cursor, Decoder, Field, Fields, check_text, describe, read_fields
 from resilient_launch.config.issues import closest
-from resilient_launch.config.schema import Every, NodeRange
+from resilient_launch.config.schema import Best, Every, NodeRange
 from resilient_launch.config.yamlpos import Mapping as MappingNode
 from resilient_launch.config.yamlpos import Scalar
 from resilient_launch.core.errors import UsageError
@@ -225,6 +225,21 @@ def write_every(value: Every) -> str:
     if value.auto:
         return "auto"
     return f"{value.steps} steps" if value.steps is not None else format_duration(value.seconds or 0)
+
+
+def best(cursor: Cursor) -> Best:
+    """``lowest loss``, ``highest accuracy``, or ``3 lowest loss``."""
+    text = cursor.scalar("which value, and whether low or high is good", "lowest loss").text
+    match = re.fullmatch(r"(?:([0-9]{1,6})\s+)?(lowest|highest)\s+(\S+)", check_text(text))
+    if match is None or (match[1] and int(match[1]) < 1):
+        why = "must be lowest or highest, and the name of a value that the script logs"
+        raise UsageError(f"{text[:60]!r}", why=why, hint="lowest loss, or 3 highest accuracy")
+    return Best(metric=match[3], count=int(match[1] or 1), is_highest=match[2] == "highest")
+
+
+def write_best(value: Best) -> str:
+    count = f"{value.count} " if value.count > 1 else ""
+    return f"{count}{'highest' if value.is_highest else 'lowest'} {value.metric}"
 
 
 def check_path(text: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV}
+_TEMPORARY = re.compile(r"\.tmp-(.+)-[0-9a-f]{12}")
 
 
 def fsync_dir(path: Path) -> None:
@@ -53,10 +55,16 @@ def claim_file(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
     with _temporary(path) as temporary:
         write_file(temporary, data, mode=mode)
         try:
+            mine = temporary.stat().st_ino
             os.link(temporary, path)
         except FileExistsError:
             # NFS may report EEXIST for a link that did succeed when the reply was lost: two names on one inode.
-            won = path.stat().st_ino == temporary.stat().st_ino
+            won = path.stat().st_ino == mine
+        except FileNotFoundError:
+            # Swept as litter by whoever has the name.
+            if not os.path.lexists(path):
+                raise
+            won = False
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
@@ -77,4 +85,19 @@ def _temporary(path: Path) -> Iterator[Path]:
     try:
         yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        # Whether the name was taken is decided; what can't be removed is for ``sweep_temporaries``.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def sweep_temporaries(directory: Path, is_over: Callable[[str], bool]) -> None:
+    """Remove what ``claim_file`` and ``replace_file`` left in ``directory`` when they were killed, where possible.
+
+    ``is_over`` says of a name whether nobody can still be about to create it. Never raises OSError.
+    """
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            match = _TEMPORARY.fullmatch(path.name)
+            if match is not None and is_over(match[1]):
+                with contextlib.suppress(OSError):
+                    path.unlink()

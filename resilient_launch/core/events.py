@@ -8,23 +8,26 @@ absent from a node agent's lines). ``KINDS`` says which further fields a kind mu
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 SCHEMA = 1
 
 KINDS: dict[str, frozenset[str]] = {
     # An attempt's claim: job_id, slurm_restart_count, nodes (names).
     "attempt": frozenset({"job_id", "slurm_restart_count", "nodes"}),
-    # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave.
+    # A rank, or a node agent, enters a phase: init, rendezvous, restore, step, eval, save, leave. With the first step a
+    # rank says, where it knows, `until` which count of completed steps the loop goes.
     "phase": frozenset({"phase"}),
     # A window of steps: `first` is the index of its first step (count before it), `end_s` the monotonic end of every
-    # step relative to `mono0`. Arrays keep a run of 10^7 steps readable.
+    # step relative to `mono0`. Arrays keep a run of 10^7 steps readable. `local_s` is what steps cost this rank by
+    # itself, 0 where that was not timed, from step `local_first` on (without it, from `first`).
     "window": frozenset({"first", "mono0", "end_s"}),
     # Values a script logged for a step; the newest attempt's line wins for a step logged twice.
     "metric": frozenset({"step", "values"}),
@@ -46,6 +49,9 @@ KINDS: dict[str, frozenset[str]] = {
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
     ),
+    # Steps that were computed again against what was logged of them before: same, or differs (`name`, `before`, `now`
+    # at the first step that does).
+    "rework": frozenset({"status", "step", "num_compared"}),
     # A worker group began on this node: `pids` is rank -> process id.
     "group_begin": frozenset({"pids"}),
     # A worker group ended: `exits` is rank -> exit code.
@@ -53,6 +59,8 @@ KINDS: dict[str, frozenset[str]] = {
     # The attempt ended.
     "end": frozenset({"cause", "step"}),
 }
+
+_NOTHING: frozenset[str] = frozenset()
 
 CHECKPOINT_STATUS = ("begin", "staged", "durable", "failed")
 
@@ -119,24 +127,70 @@ class EventWriter:
             self._fd = None
 
 
+GZIP = b"\x1f\x8b"
+"""How a packed file begins; a line begins with a brace."""
+
+
+def open_events(path: Path) -> IO[bytes]:
+    """Open one file's lines for reading, packed or not. Raises OSError."""
+    file = path.open("rb")
+    if file.read(len(GZIP)) == GZIP:
+        file.close()
+        return cast("IO[bytes]", gzip.open(path))
+    file.seek(0)
+    return file
+
+
+def pack_events(path: Path) -> int:
+    """Compress a file that nobody writes any more, in place, byte for byte. Returns how many bytes that gave back.
+
+    The name and the time of its last change stay. One that is packed already, or still grows, is left as it is.
+    Raises OSError.
+    """
+    before = path.stat()
+    temporary = path.with_name(f".pack-{path.name}")
+    try:
+        with path.open("rb") as source, temporary.open("wb") as target:
+            data = source.read(len(GZIP))
+            if data == GZIP:
+                return 0
+            with gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0) as packed:
+                while data:
+                    packed.write(data)
+                    data = source.read(1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+        os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = path.stat()
+        saved = before.st_size - temporary.stat().st_size
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or saved <= 0:
+            return 0
+        temporary.replace(path)
+        return saved
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Every readable event of a directory's ``*.jsonl`` files, or of the files given, file by file in name order.
 
-    A torn last line, a line that is not a JSON object and a file that vanished are passed over; unknown kinds of a
-    newer version are passed on.
+    A torn last line, a line that is not a JSON object, one that lacks a field of its kind and a file that vanished are
+    passed over; unknown kinds of a newer version are passed on.
     """
     paths = sorted(files.glob("*.jsonl")) if isinstance(files, Path) else files
     for path in paths:
         try:
-            with path.open("rb") as lines:
+            with open_events(path) as lines:
                 for line in lines:
                     if not line.endswith(b"\n"):
                         continue
                     try:
                         record = json.loads(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         continue
-                    if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                    if not isinstance(record, dict) or not isinstance(kind := record.get("kind"), str):
+                        continue
+                    if KINDS.get(kind, _NOTHING) <= record.keys():
                         yield record
-        except FileNotFoundError:
+        except (FileNotFoundError, EOFError):
             continue

@@ -42,6 +42,11 @@ class RunPaths:
         return self.directory / "code"
 
     @property
+    def rehearsal(self) -> Path:
+        """What a rehearsal tells the workers; outside, since it is there before the run is."""
+        return self.directory.parent / f"{self.name}.rehearsal.json"
+
+    @property
     def attempts(self) -> Path:
         return self.directory / "attempts"
 
@@ -67,6 +72,16 @@ class RunPaths:
         return self.directory / "submitit"
 
     @property
+    def lineage(self) -> Path:
+        """Which checkpoints were left behind, where the run was told to go on from an older one."""
+        return self.directory / "lineage.json"
+
+    @property
+    def once(self) -> Path:
+        """What was done and must not be done again."""
+        return self.directory / "once"
+
+    @property
     def verdict(self) -> Path:
         return self.directory / "verdict.json"
 
@@ -78,6 +93,10 @@ class RunPaths:
 
     def attempt_logs(self, number: int) -> Path:
         return self.logs / f"{number:04d}"
+
+    def once_mark(self, step: int, name: str) -> Path:
+        """The file that says that ``name`` is done for ``step``."""
+        return self.once / f"step-{step:08d}.{name}.json"
 
     def requeue_request(self, job_id: str, restart_count: int) -> Path:
         """The file that asks the watcher in the batch shell to requeue this admission of the job."""

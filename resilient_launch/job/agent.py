@@ -39,6 +39,7 @@ from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.job.saves import DueSaves
 from resilient_launch.job.stragglers import Stragglers
 from resilient_launch.job.watch import NodeWatch
+from resilient_launch.job.writers import Writers
 from resilient_launch.policy.notice import replaces
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class NodeAgent:
         )
         self._saves = DueSaves(config, paths, attempt, allocation, self._events)
         self._page_dir = Path(tempfile.mkdtemp(prefix="rlaunch-pages-", dir=fast_directory()))
+        self._writers = Writers(self._page_dir, config.workers_per_node if config.checkpoint.is_async else 0)
         self._pages: list[Page] = []
         self._reached = -1
         self._asked_at = float("-inf")
@@ -185,6 +187,7 @@ class NodeAgent:
     def close(self) -> None:
         """Remove what this agent put on its node."""
         self._events.close()
+        self._writers.close()
         for page in self._page_dir.iterdir():
             page.unlink(missing_ok=True)
         self._page_dir.rmdir()

@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from resilient_launch.checkpoint import store as checkpoint_store
 from resilient_launch.core import durable
@@ -61,27 +62,19 @@ class AttemptRecord:
     not_before: float = 0.0
 
 
+_Record = TypeVar("_Record", Attempt, AttemptRecord)
+_LISTS = frozenset({"nodes", "addresses", "checkpoints", "suspects"})
+
+
 def read_attempts(paths: RunPaths) -> list[Attempt]:
     """Every claimed attempt in order. A claim that cannot be read yet (a mount without hard links) is left out."""
-    found = []
-    for path in sorted(paths.attempts.glob("[0-9]*.json")):
-        if path.stem.isdigit():
-            record = _load(path)
-            if record is not None:
-                found.append(_attempt(record))
-    return found
+    return [found for path in _claims(paths) if (found := _load(Attempt, path)) is not None]
 
 
 def read_ends(paths: RunPaths) -> dict[int, AttemptRecord]:
     """How attempts ended, by number; attempts that run, or ended without a word, are absent."""
-    ends = {}
-    for path in sorted(paths.attempts.glob("[0-9]*.end.json")):
-        record = _load(path)
-        if record is not None:
-            known = {name: record[name] for name in AttemptRecord.__dataclass_fields__ if name in record}
-            end = AttemptRecord(**{**known, "suspects": tuple(known.get("suspects", ()))})
-            ends[end.number] = end
-    return ends
+    found = (_load(AttemptRecord, path) for path in sorted(paths.attempts.glob("[0-9]*.end.json")))
+    return {end.number: end for end in found if end is not None}
 
 
 def claim(
@@ -98,8 +91,31 @@ def claim(
 
     Older attempts' unfinished checkpoints are fenced first, then what is published is listed, and only then is the
     number taken: whatever an older writer publishes later is not on the list. Raises RlaunchError when this very
-    admission has an attempt already.
+    admission has an attempt already, and when the storage refuses.
     """
+    try:
+        attempt = _claim(
+            paths,
+            job_id=job_id,
+            slurm_restart_count=slurm_restart_count,
+            nodes=tuple(nodes),
+            addresses=tuple(addresses),
+            port=port,
+            code_version=code_version,
+        )
+    except OSError as error:
+        raise RlaunchError(
+            "the run's next attempt can't be claimed",
+            where=str(error.filename or paths.attempts),
+            why=error.strerror or str(error),
+            hint="look at the storage of the run directory, then requeue or resubmit",
+        ) from error
+    # Also what a claim of this number left: it can't be won any more.
+    durable.sweep_temporaries(paths.attempts, lambda name: _is_over(name, attempt.number))
+    return attempt
+
+
+def _claim(paths: RunPaths, *, job_id: str, slurm_restart_count: int, **facts: Any) -> Attempt:
     while True:
         earlier = read_attempts(paths)
         for attempt in earlier:
@@ -110,18 +126,16 @@ def claim(
                     why=f"job {job_id} (restart {slurm_restart_count}) has claimed it already; "
                     "two node agents must not lead one gang",
                 )
-        number = earlier[-1].number + 1 if earlier else 0
+        # By name: a claim that nobody can read has its number all the same.
+        number = max((int(path.stem) for path in _claims(paths)), default=-1) + 1
         checkpoint_store.fence(paths.checkpoints, number)
         published = [entry.name for entry in paths.checkpoints.iterdir() if CheckpointId.parse(entry.name)]
         attempt = Attempt(
             number=number,
             job_id=job_id,
             slurm_restart_count=slurm_restart_count,
-            nodes=tuple(nodes),
-            addresses=tuple(addresses),
-            port=port,
             claimed_at=time.time(),
-            code_version=code_version,
+            **facts,
             checkpoints=tuple(sorted(published)),
         )
         if durable.claim_file(paths.attempt(number), json.dumps(asdict(attempt), indent=1).encode()):
@@ -179,16 +193,24 @@ def last_group_cause(paths: RunPaths, number: int, restart: int) -> Cause:
     return next((Cause(event["cause"]) for event in ends if "cause" in event), Cause.CRASH)
 
 
-def _load(path: Any) -> dict[str, Any] | None:
+def _is_over(name: str, number: int) -> bool:
+    """Whether the claim or the end that ``name`` stands for is one that attempt ``number`` has left behind."""
+    stem = name.partition(".")[0]
+    return stem.isdigit() and int(stem) <= number
+
+
+def _claims(paths: RunPaths) -> list[Path]:
+    return sorted(path for path in paths.attempts.glob("[0-9]*.json") if path.stem.isdigit())
+
+
+def _load(kind: type[_Record], path: Path) -> _Record | None:
+    """One file of ours; None where it can't be read, or says something else."""
     try:
         record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        known = {name: record[name] for name in kind.__dataclass_fields__ if name in record}
+        for name in _LISTS & known.keys():
+            known[name] = tuple(str(each) for each in known[name])
+        found = kind(**known)
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
-
-
-def _attempt(record: dict[str, Any]) -> Attempt:
-    known = {name: record[name] for name in Attempt.__dataclass_fields__ if name in record}
-    for name in ("nodes", "addresses", "checkpoints"):
-        known[name] = tuple(known.get(name, ()))
-    return Attempt(**known)
+    return found if found.number == int(path.name.partition(".")[0]) else None

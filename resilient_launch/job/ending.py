@@ -21,6 +21,7 @@ from resilient_launch.job import agreement, control
 from resilient_launch.job.attempt import (
     Attempt,
     AttemptRecord,
+    read_attempts,
     read_ends,
     record_end,
 )
@@ -150,11 +151,15 @@ def conclude(
     cause, end_step, error = Cause(record.cause), record.end_step, record.error
     log.info("attempt %d: %s at step %s: %s (%s)", attempt.number, cause, end_step, decision.action, decision.why)
     record_end(paths, record)
+    is_superseded = any(other.number > attempt.number for other in read_attempts(paths))
     outcome = Return(comes_back=False)
-    if decision.action == "requeue":
+    if is_superseded:
+        # Slurm took this node for lost and started the run elsewhere: what becomes of it is the newer attempt's word.
+        log.warning("attempt %d has been replaced: it neither requeues nor gives a verdict", attempt.number)
+    elif decision.action == "requeue":
         outcome = come_back(scheduler, paths, allocation, wish_of(scheduler, config, paths, record, request))
         decision = replace(decision, why="; ".join(filter(None, (decision.why, outcome.why))))
-    if not outcome.comes_back:
+    if not outcome.comes_back and not is_superseded:
         write_verdict(
             paths,
             decision,
@@ -164,7 +169,7 @@ def conclude(
             error=error,
             is_resubmittable=outcome.is_resubmittable,
         )
-    control.clear(paths, attempt.number, is_final=not outcome.comes_back)
+    control.clear(paths, attempt.number, is_final=not outcome.comes_back and not is_superseded)
     with contextlib.suppress(ConnectionError):
         agreement.post(store, "decision", {"action": decision.action})
         _wait_until_gone(store, len(reports) - 1)

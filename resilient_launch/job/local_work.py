@@ -32,6 +32,8 @@ class LocalWork:
         self._spent_s = 0.0
         self._window = -1
         self._steps_s: list[float] = []
+        self._told_first = 0
+        self._told_s: list[float] = []
 
     def __enter__(self) -> LocalWork:
         cuda = _cuda_in_use()
@@ -65,8 +67,22 @@ class LocalWork:
             index, events = self._pending.popleft()
             self._add(index, sum(begin.elapsed_time(end) for begin, end in events) / 1000.0)
 
+    def take(self) -> tuple[int, list[float]]:
+        """What steps cost since the last call, and the first one's index; 0 s for a step that was not timed.
+
+        On CUDA the newest steps are still missing: they come with the next call.
+        """
+        first, told_s = self._told_first, self._told_s
+        self._told_s = []
+        return first, told_s
+
     def _add(self, index: int, spent_s: float) -> None:
         """``index`` is the step's, counted from 0: windows are the same steps on every rank."""
+        missing = index - self._told_first - len(self._told_s)
+        if not self._told_s or missing < 0:
+            self._told_first, self._told_s, missing = index, [], 0
+        self._told_s += [0.0] * missing
+        self._told_s.append(round(spent_s, 6))
         window = index // WINDOW_STEPS
         if window != self._window:
             if len(self._steps_s) >= _MIN_STEPS:

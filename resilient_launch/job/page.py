@@ -100,6 +100,7 @@ class Page:
     step_s = _Float(9)  # duration of the last step
     saved_mono = _Float(10)  # monotonic clock when saved_step became durable
     blocked_s = _Float(12)  # how long the save of saved_step kept training waiting; written before saved_mono
+    writing = _Int(13)  # 1 while a save of this rank is under way, in the background too
     done_round = _Int(11)  # newest round whose word this rank acts or acted on
     # One slot for each phase: the longest time between two signs of life.
     largest_gap_s = range(32, 32 + len(Phase))

@@ -8,16 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from resilient_launch.core.errors import CheckpointError, UsageError
+from resilient_launch.core.errors import UsageError
 from resilient_launch.core.events import EventWriter
 from resilient_launch.job.local_work import LocalWork
+from resilient_launch.job.once import Once
 from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
+from resilient_launch.job.rework import ReworkCheck
+from resilient_launch.job.saver import Saver
 from resilient_launch.job.workplace import Workplace, write_error_file
 
 if TYPE_CHECKING:
-    from resilient_launch.checkpoint.checkpointer import Checkpointer
+    from resilient_launch.checkpoint.arrays import ArrayState
     from resilient_launch.checkpoint.train_state import TrainState
 
 WINDOW_STEPS = 50
@@ -55,8 +58,13 @@ class Run:
         self._ends: list[float] = []
         self._first = 0
         self._mono0 = time.monotonic()
-        self._saved_step = -1
+        self._saver = Saver(workplace, self._page, self._events)
+        self._is_warm = False
+        self._stops_on_failure = workplace.config.on_save_failure == "stop"
+        self._until: int | None = None
         self._local_work = LocalWork(self._page)
+        self._once = Once(workplace)
+        self._rework: ReworkCheck | None = None
         self._enter(Phase.INIT)
 
     @property
@@ -74,23 +82,21 @@ class Run:
 
     # The step loop.
 
-    def restore(self, state: TrainState) -> int:
+    def restore(self, state: TrainState | ArrayState) -> int:
         """Load the newest verified checkpoint into ``state``; returns its step, 0 when the run starts fresh.
 
         Raises CheckpointError when the run's configuration says that a mismatch (world size, layout, code version,
         keys, shapes, dtypes) stops the run.
         """
         self._enter(Phase.RESTORE)
-        restored = self._checkpointer.restore(state)
+        restored = self._saver.checkpointer.restore(state)
         step = state.step
-        if restored is not None:
-            self._saved_step = step
-        self._page.saved_step = self._saved_step
-        self._page.resume_step = step
+        self._saver.restored(step, is_fresh=restored is None)
         if self.rank == 0:
             for note in state.inexactness(self.world_size):
                 log.warning("%s", note)
             self._tell_resume(step, str(restored.id) if restored is not None else None)
+            self._rework = self._workplace.rework_check(step, self._events)
         return step
 
     def _tell_resume(self, step: int, checkpoint: str | None) -> None:
@@ -120,7 +126,7 @@ class Run:
             checkpoint=checkpoint,
         )
 
-    def steps(self, state: TrainState, until: int) -> Iterator[int]:
+    def steps(self, state: TrainState | ArrayState, until: int) -> Iterator[int]:
         """Yield the index of every step still to do, up to ``until`` completed ones.
 
         After each, ``state.step`` and the position in the data go on by one step; checkpoints are made when due, when
@@ -128,17 +134,19 @@ class Run:
         leave.
         """
         self._first = state.step
+        self._until = until
         self._mono0 = time.monotonic()
         self.boundary(state)
         while state.step < until:
             yield state.step
             state.advance()
             self.boundary(state)
-        if self._saved_step != state.step:
-            self._save(state, Reason.END)
+        self._saver.settle()
+        if self._page.saved_step != state.step:
+            self._save(state, Reason.END, waits=True)
         self._flush_window()
 
-    def boundary(self, state: TrainState) -> None:
+    def boundary(self, state: TrainState | ArrayState) -> None:
         """Between two steps, for code that owns its loop: note progress, save if due or agreed, leave if told.
 
         Call it on every rank once a step, after ``state.advance()``. Costs about two microseconds when nothing is due.
@@ -152,11 +160,14 @@ class Run:
             if gap > floats[_STEP_GAP]:
                 self._note_gap(gap)
             self._ends.append(now - self._mono0)
+            self._local_work.close_step(step)
             if len(self._ends) >= WINDOW_STEPS or self._ends[-1] - self._ends[0] > WINDOW_S:
                 self._flush_window()
             if ints[_PHASE] != Phase.STEP:
                 self._enter(Phase.STEP)
-            self._local_work.close_step(step)
+            if not self._is_warm:
+                self._is_warm = True
+                self._saver.warm_up(state)
         elif ints[_PHASE] < Phase.FIRST_STEP:
             self._enter(Phase.FIRST_STEP)
         ints[_STEP] = step
@@ -166,10 +177,12 @@ class Run:
         elif self._workplace.asks_agreement and self._workplace.wants_agreement():
             self._workplace.ask_agreement()
         every = self._workplace.every_steps
-        if every and step % every == 0 and step > self._saved_step and step > 0:
+        if every and step % every == 0 and step > self._saver.begun_step and step > 0:
             self._save(state, Reason.STEPS)
+        if self._stops_on_failure and self._saver.failure is not None:
+            raise self._saver.failure
 
-    def _obey(self, state: TrainState) -> None:
+    def _obey(self, state: TrainState | ArrayState) -> None:
         """The agent asked to hold at a step: go on if it is not reached, else wait for the word and act on it."""
         page, step = self._page, state.step
         patience = time.monotonic() + HOLD_TIMEOUT_S
@@ -186,49 +199,31 @@ class Run:
             return
         self._done_round = page.done_round = page.word
         action, reason = Action(page.action), Reason(page.reason)
-        deadline = page.deadline
         self._flush_window()
-        if self._saved_step != step:
-            self._save(state, reason, deadline=deadline, may_fail=action is Action.SAVE_AND_STOP)
+        if action is Action.SAVE_AND_STOP:
+            before = Phase(page.phase)
+            self._enter(Phase.SAVE)
+            self._saver.save_before_leaving(state, page.deadline)
+            self._enter(before)
+        elif self._saver.begun_step != step:
+            self._save(state, reason)
         if action is Action.SAVE_AND_STOP:
             self._leave(Outcome.STOPPED)
             raise Stopped(self._workplace.stopped_exit_code)
 
-    def checkpoint(self, state: TrainState) -> None:
-        """Save now. Every rank must call it at the same step."""
-        self._save(state, Reason.REQUEST)
+    def checkpoint(self, state: TrainState | ArrayState) -> None:
+        """Save now, and return when it is durable. Every rank must call it at the same step.
 
-    def _save(self, state: TrainState, reason: Reason, *, deadline: float = 0.0, may_fail: bool = False) -> None:
+        Raises CheckpointError where it can't be saved.
+        """
+        self._save(state, Reason.REQUEST, waits=True)
+
+    def _save(self, state: TrainState | ArrayState, reason: Reason, *, waits: bool = False) -> None:
         before = Phase(self._page.phase)
+        # What comes after is written after it, should this process be killed.
+        self._flush_window()
         self._enter(Phase.SAVE)
-        step, began = state.step, time.monotonic()
-        name = reason.name.lower()
-        timeout_s = self._workplace.save_timeout_s
-        if deadline:
-            timeout_s = max(min(timeout_s, deadline - time.time()), 1.0)
-        self._events.emit("checkpoint", flush=True, step=step, status="begin", reason=name)
-        try:
-            report = self._checkpointer.save(state, reason=name, timeout_s=timeout_s)
-        except CheckpointError as error:
-            # The checkpoints before this one stand; the next due save, or the next attempt, goes on from there.
-            self._events.emit("checkpoint", flush=True, step=step, status="failed", reason=name, error=str(error))
-            log.error("checkpoint at step %d failed: %s", step, error)
-            if not may_fail and reason in (Reason.END, Reason.REQUEST):
-                raise
-        else:
-            self._saved_step = self._page.saved_step = step
-            self._page.blocked_s = time.monotonic() - began
-            self._page.saved_mono = time.monotonic()
-            self._events.emit(
-                "checkpoint",
-                flush=True,
-                step=step,
-                status="durable",
-                reason=name,
-                blocking_s=round(time.monotonic() - began, 6),
-                num_bytes=report.num_bytes,
-                checkpoint=str(report.id),
-            )
+        self._saver.save(state, reason, waits=waits)
         self._enter(before)
 
     # Pieces for code that owns its loop.
@@ -277,10 +272,33 @@ class Run:
         finally:
             self._enter(before)
 
+    @contextmanager
+    def once(self, step: int, name: str, phase: Phase = Phase.EVAL) -> Iterator[bool]:
+        """Do something once in the run's life: ``with run.once(step, "eval") as is_due: ...``, on every rank.
+
+        ``is_due`` is the same on every rank, and false once the block has ended well before, in whatever attempt.
+        A block that was interrupted is due again; so is one of a lineage that was left behind. What it draws from
+        Python's, NumPy's and torch's generators does not count: training goes on as if it had not run.
+        """
+        with self._once.block(step, name) as is_due:
+            if not is_due:
+                yield False
+                return
+            with self.phase(phase):
+                yield True
+
     def log(self, step: int, **values: float) -> None:
-        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before."""
+        """Record values for a step, on rank 0. Idempotent: a step that runs again replaces what it logged before.
+
+        Losses and learning rates of steps that are computed again after a resume are compared with those logged
+        before; the first difference is a warning in the log and an event.
+        """
         if self.rank == 0:
-            self._events.emit("metric", step=step, values={name: float(value) for name, value in values.items()})
+            numbers = {name: float(value) for name, value in values.items()}
+            self._events.emit("metric", step=step, values=numbers)
+            self._workplace.metrics.update(numbers)
+            if self._rework is not None:
+                self._rework.compare(step, numbers)
 
     # Leaving.
 
@@ -291,6 +309,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._flush_window()
+        self._saver.close(is_clean=error is None)
         if error is None:
             self._leave(Outcome.FINISHED)
         elif not isinstance(error, SystemExit | KeyboardInterrupt):
@@ -305,7 +324,8 @@ class Run:
     def _enter(self, phase: Phase) -> None:
         self.heartbeat()
         self._page.phase = phase
-        self._events.emit("phase", phase=phase.name.lower())
+        goal: dict[str, Any] = {"until": self._until} if phase is Phase.FIRST_STEP and self._until is not None else {}
+        self._events.emit("phase", phase=phase.name.lower(), **goal)
 
     def _note_gap(self, gap_s: float) -> None:
         """Remember the longest time without a sign of life in this phase: hang timeouts follow from it."""
@@ -316,13 +336,11 @@ class Run:
     def _flush_window(self) -> None:
         if self._ends:
             ends = [round(end, 6) for end in self._ends]
-            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends)
+            first, local_s = self._local_work.take()
+            local = {"local_first": first, "local_s": local_s} if local_s else {}
+            self._events.emit("window", flush=True, first=self._first, mono0=round(self._mono0, 6), end_s=ends, **local)
             self._first += len(ends)
             self._ends.clear()
-
-    @property
-    def _checkpointer(self) -> Checkpointer:
-        return self._workplace.checkpointer
 
 
 def _slot(field: str) -> int:

@@ -177,7 +177,7 @@ class SharedTurns:
 
     def _watch(self, now: float, pages: Sequence[Page]) -> None:
         """Give the turn back when the pages show the save durable, failed, or never begun."""
-        is_writing = any(page.phase == Phase.SAVE for page in pages)
+        is_writing = any(page.phase == Phase.SAVE or page.writing for page in pages)
         if is_writing and not self._write_began:
             self._write_began = now
         if min((page.saved_mono for page in pages), default=0.0) > self._since:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from resilient_launch.config import load
 from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
-from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY
+from resilient_launch.core.errors import EXIT_OK, EXIT_TEMPORARY, UsageError
+from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import agreement, signals, stacks
 from resilient_launch.job.attempt import (
@@ -33,17 +35,21 @@ from resilient_launch.job.attempt import (
     read_ends,
     record_end,
 )
-from resilient_launch.job.failures import checkpoint_names
-from resilient_launch.job.lives import read_lives
+from resilient_launch.job.branches import read_branches
 from resilient_launch.job.page import Action, Outcome, Page, Reason
+from resilient_launch.job.prospect import not_to_use
+from resilient_launch.job.rework import ReworkCheck, read_logged
+from resilient_launch.job.writers import socket_of
 from resilient_launch.policy.auto_interval import FALLBACK_S
 from resilient_launch.policy.notice import DEFAULT_GRACE_S
-from resilient_launch.policy.requeue import Limits, passed_over
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+    from resilient_launch.checkpoint.arrays import ArrayCheckpointer
+    from resilient_launch.checkpoint.background.saving import Background
     from resilient_launch.checkpoint.checkpointer import Checkpointer
+    from resilient_launch.checkpoint.store import Board
 
 STORE_TIMEOUT = timedelta(seconds=300)
 THREADS_END_S = 3.0
@@ -65,6 +71,12 @@ class Workplace:
     stopped_exit_code = EXIT_OK
     """The exit code of a worker that saved and left. Under an agent the verdict is in a file, and 0 is a clean end."""
 
+    has_arrays = False
+    """Whether the state is an ArrayState, which is saved without torch."""
+
+    writer_socket: Path | None = None
+    """Where the node agent's checkpoint writer for this rank listens; None where the worker starts one itself."""
+
     is_elastic = False
     """Whether the number of nodes, and so of ranks, may be another in every attempt."""
     global_batch: int | None = None
@@ -84,6 +96,7 @@ class Workplace:
         self.slurm_restart_count = int(env.get("SLURM_RESTART_COUNT") or 0)
         self.pid = os.getpid()
         self.every_steps = config.every.steps
+        self.metrics: dict[str, float] = {}
         self.save_timeout_s = config.save_timeout_s
 
     @cached_property
@@ -107,12 +120,15 @@ class Workplace:
         return PrefixStore(f"rlaunch/{self.restart}", client)
 
     @cached_property
-    def checkpointer(self) -> Checkpointer:
+    def checkpointer(self) -> Checkpointer | ArrayCheckpointer:
+        if self.has_arrays:
+            return self._array_checkpointer()
         from resilient_launch.checkpoint.checkpointer import Checkpointer
         from resilient_launch.checkpoint.torch_board import StoreBoard
 
         run = self._run_record()
         claimed = self._claimed()
+        board = StoreBoard(self.store, "checkpoints")
         return Checkpointer(
             self.paths.checkpoints,
             run_id=str(run.get("id", self.paths.name)),
@@ -120,14 +136,53 @@ class Workplace:
             restart=self.restart,
             rank=self.rank,
             world_size=self.world_size,
-            board=StoreBoard(self.store, "checkpoints"),
+            board=board,
+            background=self._background(board) if self.config.is_async else None,
             code_version=claimed.code_version if claimed else "",
-            keep=self.config.keep,
+            keep=self.config.retention(),
             allowed=frozenset(claimed.checkpoints) if claimed else None,
             passed_over=self._passed_over(),
+            metrics=self.metrics,
             save_timeout_s=self.save_timeout_s,
-            on_topology_change="error" if self.config.on_topology_change == "stop" and not self.is_elastic else "warn",
-            on_code_change="error" if self.config.on_code_change == "stop" else "warn",
+            on_topology_change="error" if self.config.stops_on("topology") and not self.is_elastic else "warn",
+            on_code_change="error" if self.config.stops_on("code") else "warn",
+            allow=self.config.tolerated,
+        )
+
+    def _array_checkpointer(self) -> ArrayCheckpointer:
+        from resilient_launch.checkpoint.arrays import ArrayCheckpointer
+
+        if self.world_size > 1:
+            raise UsageError(f"a state of arrays on {self.world_size} workers", why="is one process's own")
+        claimed = self._claimed()
+        return ArrayCheckpointer(
+            self.paths.checkpoints,
+            run_id=str(self._run_record().get("id", self.paths.name)),
+            attempt=self.attempt,
+            restart=self.restart,
+            code_version=claimed.code_version if claimed else "",
+            keep=self.config.retention(),
+            allowed=frozenset(claimed.checkpoints) if claimed else None,
+            passed_over=self._passed_over(),
+            metrics=self.metrics,
+        )
+
+    def close_checkpointer(self, timeout_s: float | None) -> None:
+        """Wait for a save in flight, at most so long, and let go of the writer; where there ever was a checkpointer."""
+        made = self.__dict__.get("checkpointer")
+        if made is not None:
+            made.close(timeout_s)
+
+    def _background(self, board: Board) -> Background:
+        from resilient_launch.checkpoint.background.saving import Background
+
+        num_sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return Background(
+            board,
+            rank=self.rank,
+            world_size=self.world_size,
+            socket=self.writer_socket,
+            num_sharing=num_sharing,
         )
 
     def history(self) -> History:
@@ -143,12 +198,22 @@ class Workplace:
             last = last_group_cause(self.paths, self.attempt, self.restart - 1)
         return History(last_step=max(steps), last_cause=last)
 
-    def _passed_over(self) -> frozenset[str]:
-        """Checkpoints that lead nowhere. The first rank alone chooses what all resume from, so it alone has to know."""
+    def rework_check(self, resume_step: int, events: EventWriter) -> ReworkCheck:
+        """What the steps from ``resume_step`` on must come out as, as far as this lineage has logged them before."""
+        branches = read_branches(self.paths)
+        before = read_logged(
+            self.paths,
+            until=(self.attempt, self.restart),
+            since_step=resume_step,
+            first_attempt=branches[-1].next_attempt if branches else 0,
+        )
+        return ReworkCheck(before, events)
+
+    def _passed_over(self) -> dict[str, str]:
+        """Checkpoints not to go on from, and why. The first rank alone chooses for all, so it alone has to know."""
         if self.rank != 0:
-            return frozenset()
-        lives = read_lives(self.paths, until=(self.attempt, self.restart))
-        return passed_over(lives, checkpoint_names(self.paths), limits=Limits(same_step=self.same_step))
+            return {}
+        return not_to_use(self.paths, until=(self.attempt, self.restart), same_step=self.same_step)
 
     def wants_agreement(self) -> bool:
         """Whether this worker should ask for an agreed save now."""
@@ -303,11 +368,14 @@ def find(run_dir: Path | None, config: CheckpointConfig | None, grace_s: float |
     # With the signals shut out, data loaders must still obey the trainer, and none may outlive it.
     signals.guard_forked_children()
     atexit.register(_kill_children)
+    # The interpreter's last collections walk all of torch: 0.9 s of CPU a rank against 0.16, when the end is near.
+    atexit.register(gc.freeze)
     own = Path(pages) / f"r{os.environ['RLAUNCH_RESTART']}.{os.environ['LOCAL_RANK']}"
     stacks.register(own.with_name(f"{own.name}.stack"))
     launched = load(RunPaths(directory).config, frozen=True)
     found = Workplace(directory, Page.open(own), launched.checkpoint)
     found.same_step = launched.restart.same_step
+    found.writer_socket = socket_of(Path(pages), found.local_rank)
     found.is_elastic = launched.nodes.min < launched.nodes.max
     found.global_batch = launched.global_batch
     if launched.stagger.group is not None:

@@ -10,14 +10,23 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.config.schema import (
     At,
     Cancel,
+    ControllerDown,
+    ControllerUp,
+    Drain,
     FailNode,
     Fault,
+    Fill,
     KillWorker,
     LaunchConfig,
+    Maintenance,
+    NoAccounting,
     Preempt,
+    ResumeNode,
+    SlowAccounting,
     StopWorker,
     TimeLimit,
 )
@@ -29,6 +38,7 @@ from resilient_launch.report.attempts import AttemptRow, attempt_rows
 from resilient_launch.report.state import read_verdict
 
 POLL_S = 0.1
+_ENDS_THE_ATTEMPT = (Preempt, TimeLimit, FailNode, Cancel)
 
 
 @contextlib.contextmanager
@@ -72,7 +82,7 @@ def _drive(
 
 
 def _has_moved_on(paths: RunPaths, number: int, fault: Fault) -> bool:
-    if isinstance(fault, KillWorker | StopWorker):
+    if not isinstance(fault, _ENDS_THE_ATTEMPT):
         return True
     rows = attempt_rows(paths)
     return bool(rows) and rows[-1].number > number
@@ -121,14 +131,39 @@ def _strike(
         case TimeLimit(in_s=in_s):
             # One second over the signal's lead: the signal comes at once, and with all its lead still ahead.
             fake.time_limit(job_id, in_s if in_s is not None else config.signal_lead_s + 1.0)
-        case FailNode(node=index):
-            fake.fail_node(row.nodes[index])
+        case FailNode(node=index, partition_network=network_only):
+            fake.fail_node(row.nodes[index], network_only=network_only)
+        case Drain(node=index):
+            fake.drain(row.nodes[index], reason="a fault of the configuration")
         case KillWorker(rank=rank, signal=name):
             _signal_worker(paths, rank, signal.Signals[f"SIG{name}"])
         case StopWorker(rank=rank):
             _signal_worker(paths, rank, signal.SIGSTOP)
         case Cancel():
             connection.scheduler.cancel(job_id)
+        case _:
+            _strike_cluster(fault, fake)
+
+
+def _strike_cluster(fault: Fault, fake: FakeCluster) -> None:
+    """What happens to the cluster as a whole."""
+    match fault:
+        case ResumeNode():
+            for node in fake.status()["nodes"]:
+                if node["reason"]:
+                    fake.resume_node(node["name"])
+        case Maintenance(in_s=in_s, for_s=for_s):
+            fake.maintenance(in_s=in_s, for_s=for_s)
+        case Fill(num_jobs=num_jobs, for_s=for_s):
+            fake.fill(num_jobs=num_jobs, for_s=for_s)
+        case SlowAccounting(delay_s=delay_s):
+            fake.slow_accounting(delay_s)
+        case NoAccounting():
+            fake.no_accounting()
+        case ControllerDown():
+            fake.controller_down()
+        case ControllerUp():
+            fake.controller_up()
         case _:
             raise RlaunchError(f"fault {fault.verb!r}", why="has no driver")
 

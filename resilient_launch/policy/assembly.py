@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from resilient_launch.core.causes import Cause
-from resilient_launch.policy.partition import Floats, Group, Save
+from resilient_launch.policy.partition import Floats, Group, Save, Steps
 from resilient_launch.policy.told import CheckpointMark, Curves, Told
 
 MAX_BANDS = 60
 MAX_RANKS_DRAWN = 64
+_BLOCK = 65536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,8 @@ def _take_agents(told: AttemptTold, agents: Sequence[Told]) -> None:
 
 def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *, in_full: bool) -> None:
     best: Told | None = None
-    locals_: list[tuple[int, Floats]] = []
+    resumed = 0
+    locals_: list[_LocalTimes] = []
     marks: list[tuple[float, CheckpointMark]] = []
     for rank in ranks:
         if rank.first_s is None:
@@ -119,11 +122,12 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         told.num_ranks = max(told.num_ranks, (rank.rank or 0) + 1)
         if rank.resume is not None:
             told.resumes.append(rank.resume)
+            resumed = rank.resume["resume_step"]
         if rank.curves.points:
             told.curves.append(rank.curves)
         marks += [(mark.at_s + rank.wall_s, mark) for mark in rank.checkpoints]
-        if rank.local_s is not None and len(rank.steps):
-            locals_.append((int(rank.steps[0]), rank.local_s.astype(np.float32)))
+        if len(rank.timed_steps):
+            locals_.append(_LocalTimes(rank.timed_steps, rank.local_s))
         if in_full and len(told.bands) < MAX_BANDS * MAX_RANKS_DRAWN:
             told.bands += _bands(rank)
         if best is None:
@@ -137,7 +141,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         return
     if leader is not None and best.node == leader.node:
         best.wall_s = leader.wall_s
-    group = _group(best, _excess(best, locals_))
+    group = _group(best, _excess(best, locals_), resumed)
     told.has_local_times |= group.excess_s is not None
     told.groups.append(group)
     told.restarts.append(best.restart or 0)
@@ -172,6 +176,9 @@ def _merged(best: Told, other: Told) -> Told:
         shift_s = float(np.median(best.ends_s[mine] - other.ends_s[theirs]))
     elif best.node == other.node:
         shift_s = 0.0
+    elif best.loop_s is not None and other.loop_s is not None:
+        # The loop is entered together as well.
+        shift_s = best.loop_s - other.loop_s
     steps = np.concatenate([best.steps, other.steps[missing]])
     ends_s = np.concatenate([best.ends_s, other.ends_s[missing] + shift_s])
     order = np.argsort(steps, kind="stable")
@@ -188,26 +195,39 @@ def _merged(best: Told, other: Told) -> Told:
     return best
 
 
-def _excess(best: Told, locals_: Sequence[tuple[int, Floats]]) -> Floats | None:
+class _LocalTimes:
+    """What each step cost one rank by itself, four bytes a step where none is missing."""
+
+    def __init__(self, steps: Steps, local_s: Floats) -> None:
+        self._first = int(steps[0])
+        self._steps = None if int(steps[-1]) - self._first + 1 == len(steps) else steps
+        self._local_s = local_s.astype(np.float32)
+
+    def of(self, steps: Steps) -> NDArray[np.float32]:
+        """The times of ``steps``; NaN where one is not known."""
+        where = steps - self._first if self._steps is None else np.searchsorted(self._steps, steps)
+        is_known = (where >= 0) & (where < len(self._local_s))
+        if self._steps is not None:
+            is_known[is_known] = self._steps[where[is_known]] == steps[is_known]
+        found = np.full(len(steps), np.nan, dtype=np.float32)
+        found[is_known] = self._local_s[where[is_known]]
+        return found
+
+
+def _excess(best: Told, locals_: Sequence[_LocalTimes]) -> Floats | None:
     """How much the slowest rank's own work exceeds the median rank's, for each of the group's steps."""
     if len(locals_) < 2 or not len(best.steps):
         return None
-    first, last = int(best.steps[0]), int(best.steps[-1])
-    excess_s = np.zeros(last - first + 1)
-    for begin in range(first, last + 1, 65536):
-        end = min(begin + 65536, last + 1)
-        block = np.full((len(locals_), end - begin), np.nan, dtype=np.float32)
-        for row, (start, local_s) in enumerate(locals_):
-            low, high = max(start, begin), min(start + len(local_s), end)
-            if high > low:
-                block[row, low - begin : high - begin] = local_s[low - start : high - start]
-        known = (~np.isnan(block)).sum(axis=0) >= 2
-        part = block[:, known]
-        excess_s[begin - first : end - first][known] = np.nanmax(part, axis=0) - np.nanmedian(part, axis=0)
-    return excess_s[best.steps - first]
+    excess_s = np.zeros(len(best.steps))
+    for begin in range(0, len(best.steps), _BLOCK):
+        block = np.stack([times.of(best.steps[begin : begin + _BLOCK]) for times in locals_])
+        is_known = (~np.isnan(block)).sum(axis=0) >= 2
+        known = block[:, is_known]
+        excess_s[begin : begin + _BLOCK][is_known] = np.nanmax(known, axis=0) - np.nanmedian(known, axis=0)
+    return excess_s
 
 
-def _group(best: Told, excess_s: Floats | None) -> Group:
+def _group(best: Told, excess_s: Floats | None, resumed: int) -> Group:
     wall_s = best.wall_s
     restores = []
     for at_s in (at_s for at_s, phase in best.phases if phase == "restore"):
@@ -218,6 +238,7 @@ def _group(best: Told, excess_s: Floats | None) -> Group:
         end_s=max([best.last_s or 0.0, *best.ends_s[-1:].tolist()]) + wall_s,
         restores=tuple(restores),
         loop_s=None if best.loop_s is None else best.loop_s + wall_s,
+        resumed=resumed,
         steps=best.steps,
         ends_s=best.ends_s + wall_s,
         saves=_saves(best),
@@ -236,7 +257,7 @@ def _saves(best: Told) -> tuple[Save, ...]:
             if opened is not None:
                 saves.append(_save(opened, opened.at_s, best))
             opened = mark
-        elif opened is not None:
+        elif opened is not None and mark.drain_s is None and mark.step == opened.step:
             saves.append(_save(opened, mark.at_s, best))
             opened = None
         elif mark.status in ("durable", "staged") and mark.blocking_s is not None and mark.drain_s is None:
@@ -294,26 +315,33 @@ def _bands(rank: Told) -> list[StepBand]:
     return found
 
 
+def _latest(*moments_s: float | None) -> float | None:
+    return max((each for each in moments_s if each is not None and each > -math.inf), default=None)
+
+
 def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None) -> None:
     """Say when each group was over, how far it got by the agents' word, and whether it hung."""
     ends: dict[int, float] = {}
     reached: dict[int, int] = {}
-    hung: set[int] = set()
+    hung: dict[int, float] = {}
     for agent in sorted(agents, key=lambda each: each is leader):
         for record in agent.others:
             restart, step = record.get("restart"), record.get("step")
             if record["kind"] == "hang" and record.get("status") == "confirmed" and isinstance(restart, int):
-                hung.add(restart)
+                # When it stood still, where the watchdog says so.
+                idle_s = record.get("idle_s")
+                is_known = isinstance(idle_s, int | float)
+                hung[restart] = record["mono"] + agent.wall_s - idle_s if is_known else -math.inf
             if record["kind"] == "group_end" and isinstance(restart, int):
                 ends[restart] = record["mono"] + agent.wall_s
                 reached[restart] = max(reached.get(restart, 0), step if isinstance(step, int) else 0)
     for index, (restart, group) in enumerate(zip(told.restarts, told.groups, strict=True)):
         is_last = index == len(told.groups) - 1
-        known = [reached.get(restart, 0)]
+        counts = [reached.get(restart, 0)]
         if is_last:
-            known.append(told.end_step or 0)
+            counts.append(told.end_step or 0)
         elif len(told.resumes) > index + 1:
-            known.append(int(told.resumes[index + 1]["resume_step"]))
+            counts.append(int(told.resumes[index + 1]["resume_step"]))
         end_s = ends.get(restart)
         if end_s is None and is_last and group.leave_s is None:
             # Nobody is left to tell: the silence lasts as long as the attempt does.
@@ -321,6 +349,7 @@ def _close_groups(told: AttemptTold, agents: Sequence[Told], leader: Told | None
         told.groups[index] = replace(
             group,
             end_s=group.end_s if end_s is None else max(end_s, group.end_s),
-            reached=max(known),
+            reached=max(counts),
+            progress_s=_latest(group.progress_s, hung.get(restart)),
             has_hung=restart in hung or (is_last and told.end_cause == Cause.HANG),
         )

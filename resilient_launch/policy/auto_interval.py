@@ -89,8 +89,11 @@ class Choice:
         rate = self.hazard.rate(age_s)
         if self.cost_s is None or rate == self.hazard.base_rate:
             return self.interval_s
-        best_s = exact(self.cost_s, self.rate.mtbf_s, notice=self.notice)
-        return max(self.interval_s * exact(self.cost_s, 1 / rate, notice=self.notice) / best_s, SHORTEST_S)
+        # Where failures come faster than saves, none pays and the optimum is infinite.
+        usual_s, best_s = (
+            min(exact(self.cost_s, mtbf_s, notice=self.notice), LONGEST_S) for mtbf_s in (self.rate.mtbf_s, 1 / rate)
+        )
+        return min(max(self.interval_s * best_s / usual_s, SHORTEST_S), LONGEST_S)
 
 
 def choose(measured: Measured) -> Choice:

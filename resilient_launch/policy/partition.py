@@ -66,9 +66,9 @@ class Group:
 
     ``steps`` are the indices, counted before the step, of the steps whose ends ``ends_s`` are known; a step that is
     missing between two others is part of the later one's time. ``loop_s`` is when the step loop was entered.
-    ``reached`` is a count of completed steps that others vouch for, above what ``steps`` shows. ``progress_s`` is the
-    last sign of life, ``leave_s`` when the ranks left by themselves. ``excess_s`` is, for each of ``steps``, how much
-    the slowest rank's own work exceeds the median rank's.
+    ``reached`` is a count of completed steps that others vouch for, above what ``steps`` shows; it began with
+    ``resumed`` of them. ``progress_s`` is the last sign of life, ``leave_s`` when the ranks left by themselves.
+    ``excess_s`` is, for each of ``steps``, how much the slowest rank's own work exceeds the median rank's.
     """
 
     end_s: float
@@ -79,6 +79,7 @@ class Group:
     saves: tuple[Save, ...] = ()
     progress_s: float | None = None
     leave_s: float | None = None
+    resumed: int = 0
     reached: int = 0
     has_hung: bool = False
     excess_s: Floats | None = None
@@ -193,11 +194,9 @@ def _paint_tail(canvas: _Canvas, group: Group, high_water: int, *, is_running: b
     if group.leave_s is not None:
         canvas.paint(last_s if last_s > -math.inf else group.leave_s, group.end_s, Label.IDLE_TAIL)
         return
-    if group.has_hung:
-        if progress_s > -math.inf:
-            canvas.paint(progress_s, group.end_s, Label.HANG)
-        return
     if group.loop_s is None:
+        if group.has_hung and progress_s > -math.inf:
+            canvas.paint(progress_s, group.end_s, Label.HANG)
         return
     from_s = max(last_s, group.loop_s)
     if is_running:
@@ -206,31 +205,57 @@ def _paint_tail(canvas: _Canvas, group: Group, high_water: int, *, is_running: b
         canvas.paint(from_s, until_s, Label.REWORK if count < high_water else Label.USEFUL)
         canvas.paint(until_s, group.end_s, Label.UNKNOWN)
         return
-    known = int(group.steps[-1]) + 1 if len(group.steps) else 0
-    lost = max(group.reached - known, 0) if known else 0
-    kept_s = min(from_s + lost * _median_step(group), group.end_s) if lost else from_s
-    turn_s = from_s
-    if lost:
-        again = min(max(high_water - known, 0), lost)
-        turn_s = from_s + (kept_s - from_s) * again / lost
-    canvas.paint(from_s, turn_s, Label.REWORK)
-    canvas.paint(turn_s, kept_s, Label.USEFUL)
+    kept_s = _paint_lost_steps(canvas, group, from_s, max(progress_s, from_s), high_water)
+    if group.has_hung:
+        canvas.paint(max(progress_s, kept_s), group.end_s, Label.HANG)
+        return
     # A step that was cut off will be computed again, like a finished one that no checkpoint holds.
     cut_off = group.end_s - kept_s <= _patience_s(group)
     canvas.paint(kept_s, group.end_s, Label.REWORK if cut_off else Label.HANG)
 
 
+def _paint_lost_steps(canvas: _Canvas, group: Group, from_s: float, hung_s: float, high_water: int) -> float:
+    """From ``from_s`` on, the steps that others vouch for and whose records are lost. Returns when they were over.
+
+    ``hung_s`` is when they were over at the latest in a group that hung.
+    """
+    known = int(group.steps[-1]) + 1 if len(group.steps) else group.resumed
+    lost = max(group.reached - known, 0)
+    if not lost:
+        return from_s
+    if len(group.steps):
+        step_s = _median_step(group)
+    else:
+        # Where no step's time is known they had it all, but for the half of one that an end other than a hang cut off.
+        step_s = (hung_s - from_s) / lost if group.has_hung else (group.end_s - from_s) / (lost + 0.5)
+    kept_s = min(from_s + lost * step_s, group.end_s)
+    again = min(max(high_water - known, 0), lost)
+    turn_s = from_s + (kept_s - from_s) * again / lost
+    canvas.paint(from_s, turn_s, Label.REWORK)
+    canvas.paint(turn_s, kept_s, Label.USEFUL)
+    return kept_s
+
+
 def _patience_s(group: Group) -> float:
-    longest_s = float(np.max(np.diff(group.ends_s))) if len(group.steps) > 1 else 0.0
-    return max(PATIENCE_S, 5 * longest_s)
+    durations_s = _durations_s(group)
+    return max(PATIENCE_S, 5 * float(durations_s.max(initial=0.0)))
 
 
 def _median_step(group: Group) -> float:
     """The median duration of a step, over steps that follow each other."""
     if len(group.steps) < 2:
         return max(float(group.ends_s[0]) - (group.loop_s or 0.0), 0.0) if len(group.steps) else 0.0
-    durations_s = np.diff(group.ends_s) / np.maximum(np.diff(group.steps), 1)
-    return float(np.median(durations_s))
+    return float(np.median(_durations_s(group) / np.maximum(np.diff(group.steps), 1)))
+
+
+def _durations_s(group: Group) -> Floats:
+    """From the end of each step to that of the next one known, without the saves in between."""
+    durations_s = np.diff(group.ends_s)
+    for save in group.saves:
+        after = int(np.searchsorted(group.ends_s, save.begin_s, side="right"))
+        if save.end_s is not None and 0 < after <= len(durations_s):
+            durations_s[after - 1] -= save.end_s - save.begin_s
+    return np.maximum(durations_s, 0.0)
 
 
 class _Canvas:

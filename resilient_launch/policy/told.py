@@ -36,8 +36,8 @@ class CheckpointMark:
 class Told:
     """What one process tells. Times are on its node's monotonic clock; add ``wall_s`` for wall-clock seconds.
 
-    ``restart`` and ``rank`` are None for a node agent. ``local_s`` is what each of ``steps`` cost this rank by itself,
-    where it says so.
+    ``restart`` and ``rank`` are None for a node agent. ``local_s`` is what each of ``timed_steps`` cost this rank by
+    itself, where it says so.
     """
 
     restart: int | None
@@ -48,7 +48,8 @@ class Told:
     last_s: float | None = None
     steps: Steps = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     ends_s: Floats = field(default_factory=lambda: np.empty(0))
-    local_s: Floats | None = None
+    timed_steps: Steps = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    local_s: Floats = field(default_factory=lambda: np.empty(0))
     loop_s: float | None = None
     phases: list[tuple[float, str]] = field(default_factory=list)
     checkpoints: list[CheckpointMark] = field(default_factory=list)
@@ -136,7 +137,8 @@ class Listener:
     def told(self) -> Told:
         """All that was told, in order."""
         told = self._told
-        told.steps, told.ends_s, told.local_s = self._windows.arrays(self._damage)
+        told.steps, told.ends_s = self._windows.steps(self._damage)
+        told.timed_steps, told.local_s = self._windows.local_times()
         if told.loop_s is None:
             told.loop_s = self._windows.mono0_s
         # By time alone: of two lines of one microsecond, the one written first comes first.
@@ -162,8 +164,7 @@ class _Windows:
     """The steps of a file as they come, in flat arrays: eight bytes a step and a few a window."""
 
     def __init__(self) -> None:
-        self._firsts, self._counts = array("q"), array("q")
-        self._ends, self._locals = array("d"), array("d")
+        self._steps, self._locals = _Series(), _Series()
         self.mono0_s: float | None = None
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -172,30 +173,45 @@ class _Windows:
         first = int(record["first"])
         if not ends:
             return
-        self._firsts.append(first)
-        self._counts.append(len(ends))
-        self._ends.extend(np.frombuffer(ends) + mono0)
+        self._steps.add(first, np.frombuffer(ends) + mono0)
         self.mono0_s = mono0 if self.mono0_s is None else min(self.mono0_s, mono0)
         local = record.get("local_s")
-        if isinstance(local, list) and len(local) == len(ends):
-            # Files either say it or do not: pad what came before.
-            self._locals.extend([float("nan")] * (len(self._ends) - len(ends) - len(self._locals)))
-            self._locals.extend(local)
+        if isinstance(local, list):
+            self._locals.add(int(record.get("local_first", first)), np.frombuffer(array("d", local)))
 
-    def arrays(self, damage: Damage) -> tuple[Steps, Floats, Floats | None]:
-        """Steps in order, each once (as told first), when each ended, and its local time."""
-        ends_s = np.frombuffer(self._ends)
-        if not len(ends_s):
-            return np.empty(0, dtype=np.int64), np.empty(0), None
+    def steps(self, damage: Damage) -> tuple[Steps, Floats]:
+        """Steps in order, each once (as told first), and when each ended."""
+        steps, ends_s, repeated = self._steps.sorted()
+        damage.num_repeated_steps += repeated
+        return steps, ends_s
+
+    def local_times(self) -> tuple[Steps, Floats]:
+        """The steps that were timed, in order, and what each cost this rank by itself."""
+        steps, spent_s, _ = self._locals.sorted()
+        is_timed = spent_s > 0.0
+        return (steps, spent_s) if is_timed.all() else (steps[is_timed], spent_s[is_timed])
+
+
+class _Series:
+    """Values of runs of steps."""
+
+    def __init__(self) -> None:
+        self._firsts, self._counts, self._values = array("q"), array("q"), array("d")
+
+    def add(self, first: int, values: Floats) -> None:
+        self._firsts.append(first)
+        self._counts.append(len(values))
+        self._values.frombytes(values.tobytes())
+
+    def sorted(self) -> tuple[Steps, Floats, int]:
+        """Steps in order, each once with the value told first, and how many were told again."""
+        values = np.frombuffer(self._values)
+        if not len(values):
+            return np.empty(0, dtype=np.int64), np.empty(0), 0
         firsts, counts = np.frombuffer(self._firsts, dtype=np.int64), np.frombuffer(self._counts, dtype=np.int64)
         starts = np.cumsum(counts) - counts
-        steps = np.arange(len(ends_s), dtype=np.int64) + np.repeat(firsts - starts, counts)
-        local_s = None
-        if self._locals:
-            local_s = np.full(len(ends_s), np.nan)
-            local_s[: len(self._locals)] = np.frombuffer(self._locals)
-        if len(steps) > 1 and not (np.diff(steps) > 0).all():
-            steps, where = np.unique(steps, return_index=True)
-            damage.num_repeated_steps += len(ends_s) - len(steps)
-            ends_s, local_s = ends_s[where], None if local_s is None else local_s[where]
-        return steps, ends_s, local_s
+        steps = np.arange(len(values), dtype=np.int64) + np.repeat(firsts - starts, counts)
+        if len(steps) < 2 or (np.diff(steps) > 0).all():
+            return steps, values, 0
+        steps, where = np.unique(steps, return_index=True)
+        return steps, values[where], len(values) - len(steps)

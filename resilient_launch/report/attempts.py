@@ -20,7 +20,7 @@ class AttemptRow:
     """One attempt. Steps are counts of completed ones, None where there were none yet; ``cause`` is None while it runs.
 
     ``rework_steps`` are those it computed again; ``torchelastic_restart_count`` the worker-group restarts inside it.
-    ``claimed_at`` is wall clock, ``step_s`` the duration of its latest steps.
+    ``claimed_at`` is wall clock, ``step_s`` the duration of its latest steps, ``until_step`` the script's last one.
     """
 
     number: int
@@ -37,6 +37,7 @@ class AttemptRow:
     why: str
     claimed_at: float = 0.0
     step_s: float | None = None
+    until_step: int | None = None
 
 
 def attempt_rows(paths: RunPaths) -> list[AttemptRow]:
@@ -66,6 +67,9 @@ def _row(paths: RunPaths, attempt: Attempt, end: AttemptRecord | None) -> Attemp
         why=end.why if end else "",
         claimed_at=attempt.claimed_at,
         step_s=_step_s([event for event in events if event["kind"] == "window"][-_LATEST_WINDOWS:]),
+        until_step=next(
+            (int(event["until"]) for event in reversed(events) if event["kind"] == "phase" and "until" in event), None
+        ),
     )
 
 

@@ -9,6 +9,8 @@ from html import escape
 
 WIDTH, HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 12, 48, 34
+_BARE_TOP = 14
+"""Where no marks stand above the plot."""
 Point = tuple[float, float]
 
 
@@ -55,8 +57,9 @@ def chart(
     dots: Sequence[Dot] = (),
     marks: Sequence[Mark] = (),
     from_zero: bool = False,
+    x_low: float | None = None,
 ) -> str:
-    """An SVG with axes; the y axis starts at the least value, or at zero. Empty where there is nothing to draw."""
+    """An SVG with axes that start at the least values, or at zero and ``x_low``. Empty where nothing is to be drawn."""
     ys = [y for line in lines for _, y in line.points] + [dot.at[1] for dot in dots]
     ys += [y for band in bands for _, low, high in band.points for y in (low, high)]
     xs = [x for line in lines for x, _ in line.points] + [dot.at[0] for dot in dots]
@@ -64,7 +67,8 @@ def chart(
     ys, xs = [y for y in ys if math.isfinite(y)], [x for x in xs if math.isfinite(x)]
     if not ys or not xs:
         return ""
-    plot = _Plot(min(xs), max(xs), 0.0 if from_zero else min(ys), max(ys))
+    top = _TOP if marks else _BARE_TOP
+    plot = _Plot(min(xs) if x_low is None else x_low, max(xs), 0.0 if from_zero else min(ys), max(ys), top)
     parts = [*plot.axes(x_name)]
     parts += [plot.band(band) for band in bands]
     parts += [piece for number, mark in enumerate(marks) for piece in plot.mark(mark, number)]
@@ -77,7 +81,8 @@ def chart(
 class _Plot:
     """Places values on the drawing."""
 
-    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
+    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float, top: int) -> None:
+        self._top = top
         self._x = (x_low, x_high if x_high > x_low else x_low + 1.0)
         margin = (y_high - y_low) * 0.05
         self._y = (y_low if y_low == 0 else y_low - margin, y_high + margin if y_high > y_low else y_low + 1.0)
@@ -88,7 +93,7 @@ class _Plot:
 
     def y(self, value: float) -> float:
         low, high = self._y
-        return round(HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1)
+        return round(HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - self._top - _BOTTOM), 1)
 
     def axes(self, x_name: str) -> Iterable[str]:
         for value in ticks(*self._y, 4):
@@ -96,7 +101,9 @@ class _Plot:
             yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
             yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{value:g}</text>'
         for value in ticks(*self._x, 7):
-            place = f'x="{self.x(value)}" y="{HEIGHT - _BOTTOM + 15}" text-anchor="middle"'
+            # A number below the right edge would be cut off there.
+            side, at = ("end", WIDTH - 2) if self.x(value) > WIDTH - _RIGHT - 12 else ("middle", self.x(value))
+            place = f'x="{at}" y="{HEIGHT - _BOTTOM + 15}" text-anchor="{side}"'
             yield f'<text class="tick" {place}>{value:g}</text>'
         yield f'<text class="tick" x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
 

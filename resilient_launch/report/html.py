@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from resilient_launch.core.units import format_size
 from resilient_launch.policy.partition import Label
@@ -174,12 +175,7 @@ def _step_times(report: RunReport) -> Iterator[str]:
             title = f"attempt {number}, rank {rank}"
             lines.append(Line(points=[(p.step, p.median_s) for p in mine], style=f"line l{rank % 6}", title=title))
     drawn = chart(
-        title="step time",
-        x_name="step",
-        lines=lines,
-        bands=bands,
-        marks=_resumes(report),
-        from_zero=True,
+        title="step time", x_name="step", lines=lines, bands=bands, marks=_resumes(report), from_zero=True, x_low=0.0
     )
     if drawn:
         yield f"<h2>Step time by rank, seconds</h2>{drawn}<p>Lines are medians; bands hold eight of ten steps.</p>"
@@ -194,19 +190,58 @@ def _checkpoints(report: RunReport) -> Iterator[str]:
         size = "" if save.num_bytes is None else f", {format_size(save.num_bytes)}"
         title = f"step {save.step}, {save.reason}: {save.status}, {short_duration(save.blocking_s)} blocking{size}"
         dots.append(Dot(at=(save.step, save.blocking_s), style=f"dot {style}", title=title))
-    drawn = chart(title="checkpoints", x_name="step", dots=dots, from_zero=True)
+    drawn = chart(title="checkpoints", x_name="step", dots=dots, marks=_resumes(report), from_zero=True, x_low=0.0)
     if drawn:
         key = "<p class='legend'><i class='dot regular'></i>regular <i class='dot emergency'></i>emergency "
         yield f"<h2>Checkpoints, seconds that training waited</h2>{drawn}{key}<i class='dot bad'></i>failed</p>"
 
 
+def _intervals(report: RunReport) -> Iterator[str]:
+    """The interval that stood and the one that was best for what had been measured, decision by decision."""
+    solved = [
+        (float(each["t"]), float(each["interval_s"]), float(each["target_s"]), str(each["why"]))
+        for each in report.decisions
+        if all(isinstance(each.get(name), int | float) for name in ("interval_s", "target_s"))
+    ]
+    if len(solved) < 2:
+        return
+    first_s = solved[0][0]
+    time_s, time_name = _scale(solved[-1][0] - first_s)
+    unit_s, unit = _scale(max(max(stands_s, best_s) for _, stands_s, best_s, _ in solved))
+    stands = _held([((at_s - first_s) / time_s, interval_s / unit_s) for at_s, interval_s, _, _ in solved])
+    best = _held([((at_s - first_s) / time_s, target_s / unit_s) for at_s, _, target_s, _ in solved])
+    dots = [
+        Dot(at=((at_s - first_s) / time_s, interval_s / unit_s), style="dot regular", title=why)
+        for at_s, interval_s, _, why in solved
+    ]
+    lines = [
+        Line(points=best, style="line l1", title="the best one"),
+        Line(points=stands, style="line l0", title="the one that stands"),
+    ]
+    drawn = chart(title="checkpoint interval", x_name=time_name, lines=lines, dots=dots, from_zero=True)
+    yield f"<h2>Checkpoint interval, {unit}</h2>{drawn}<p class='legend'><i class='dot l0'></i>the one that stands "
+    yield "<i class='dot l1'></i>the best one for what was measured; it moves by a quarter at most</p>"
+
+
+def _held(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Every value until the next one comes."""
+    held = [point for (x, y), (until, _) in pairwise(points) for point in ((x, y), (until, y))]
+    return [*held, points[-1]]
+
+
+def _scale(seconds: float) -> tuple[float, str]:
+    """The unit that suits durations up to ``seconds``."""
+    return (3600.0, "hours") if seconds > 7200 else (60.0, "minutes") if seconds > 300 else (1.0, "seconds")
+
+
 def _decisions(report: RunReport) -> Iterator[str]:
     if not report.decisions:
         return
+    yield from _intervals(report)
     yield "<h2>Decisions</h2><div class='scroll'><table><thead><tr><th>when</th><th>what</th><th>why</th></tr></thead>"
     yield "<tbody>"
     for each in list(report.decisions)[:MAX_DECISIONS]:
         clock = time.strftime("%F %T", time.localtime(float(each["t"])))
         what, why = escape(str(each["what"])[:200]), escape(str(each["why"])[:400])
-        yield f"<tr><td>{clock}</td><td>{what}</td><td>{why}</td></tr>"
+        yield f"<tr><td>{clock}</td><td>{what}</td><td class='words'>{why}</td></tr>"
     yield "</tbody></table></div>"

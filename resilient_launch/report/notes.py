@@ -107,7 +107,8 @@ def _hang(report: RunReport) -> list[Note]:
     if not hangs_s:
         return []
     lost = share(report, Label.HANG)
-    what = f"waiting without progress for the end took {lost:.1%} of the time, in attempts: {len(hangs_s)}"
+    attempts = "one attempt" if len(hangs_s) == 1 else f"{len(hangs_s)} attempts"
+    what = f"{attempts} stood still before being ended, for {lost:.1%} of the time"
     return [Note(saves=lost, what=what, line=_hang_line(report, max(hangs_s)))]
 
 

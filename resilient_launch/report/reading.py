@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.core.events import open_events
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.policy.told import Damage, Listener, Told
 
@@ -48,13 +49,14 @@ def read_file(file: EventFile, damage: Damage, *, with_metrics: bool = False) ->
     try:
         for record in _records(file.path, damage, with_metrics=with_metrics):
             listener.take(record)
-    except OSError as error:
-        damage.unreadable.append(f"{file.path.name}: {(error.strerror or str(error)).lower()}")
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        damage.unreadable.append(f"{file.path.name}: {why.lower()}")
     return listener.told()
 
 
 def _records(path: Path, damage: Damage, *, with_metrics: bool) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as lines:
+    with open_events(path) as lines:
         for line in lines:
             if not with_metrics and b'"kind":"metric"' in line[:40]:
                 continue

@@ -28,6 +28,7 @@ class RunStatus:
     ``step`` counts completed steps, ``checkpoint_step`` those in the newest checkpoint, ``checkpoint_age_s`` its age.
     ``explanation`` is what Slurm's reason means where the run waits for somebody to act; empty otherwise.
     ``steps_per_s`` is known while it runs, ``starts_at`` (wall clock) where Slurm has an estimate for a queued job.
+    ``until_step`` is the script's last step where it said so, ``eta_s`` the seconds to it at the present rate.
     """
 
     name: str
@@ -43,6 +44,8 @@ class RunStatus:
     steps_per_s: float | None = None
     starts_at: float | None = None
     explanation: str = ""
+    until_step: int | None = None
+    eta_s: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The status as ``rlaunch status --json`` prints it."""
@@ -85,20 +88,27 @@ def run_status(paths: RunPaths, source: Scheduler | Answer | None, job_id: str) 
     if checkpoint is not None:
         with contextlib.suppress(OSError):
             age_s = max(time.time() - (paths.checkpoints / str(checkpoint)).stat().st_mtime, 0.0)
+    step = max((row.end_step for row in rows if row.end_step is not None), default=None)
+    step_s = rows[-1].step_s if state is RunState.RUNNING and rows else None
+    until = next((row.until_step for row in reversed(rows) if row.until_step is not None), None)
+    # What is ahead is counted from where the newest attempt is: it may be computing old steps again.
+    at_step = rows[-1].end_step if rows else None
     return RunStatus(
         name=paths.name,
         state=state,
         reason=reason,
         job_id=job_id,
         job_state=view.state if view else "",
-        step=max((row.end_step for row in rows if row.end_step is not None), default=None),
+        step=step,
         checkpoint_step=checkpoint.step if checkpoint else None,
         checkpoint_age_s=age_s,
         error=str(verdict.get("error", "")) if verdict else "",
         attempts=tuple(rows),
-        steps_per_s=1 / rows[-1].step_s if state is RunState.RUNNING and rows and rows[-1].step_s else None,
+        steps_per_s=1 / step_s if step_s else None,
         starts_at=view.start_time if view is not None and view.state == "PENDING" else None,
         explanation=holds.explain(view.reason) if view is not None and state is RunState.QUEUED else "",
+        until_step=until,
+        eta_s=max(until - at_step, 0) * step_s if step_s and until is not None and at_step is not None else None,
     )
 
 

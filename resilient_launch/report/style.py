@@ -33,6 +33,7 @@ STYLE = "\n".join(
         "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}",
         "td,th{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap}",
         "td:first-child,th:first-child,td:nth-child(2),th:nth-child(2),td:last-child,th:last-child{text-align:left}",
+        "td.words{white-space:normal;min-width:18rem}",
         "th{color:var(--soft);font-weight:500}.shares{width:auto;margin-top:.5rem}",
         ".shares td:nth-child(2),.shares td:nth-child(3){text-align:right}",
         ".key{display:inline-block;width:.8rem;height:.8rem;border-radius:.2rem;margin-right:.5rem}",
@@ -51,13 +52,18 @@ STYLE = "\n".join(
         "i.dot{display:inline-block;width:.6rem;height:.6rem;border-radius:50%;margin:0 .3rem}",
         "circle.regular{fill:var(--checkpoint)}circle.emergency{fill:var(--restart)}circle.bad{fill:var(--rework)}",
         "i.regular{background:var(--checkpoint)}i.emergency{background:var(--restart)}i.bad{background:var(--rework)}",
-        *(f".line.l{number}{{stroke:var(--l{number})}}" for number in range(6)),
+        *(
+            f".line.l{number}{{stroke:var(--l{number})}}i.l{number}{{background:var(--l{number})}}"
+            for number in range(6)
+        ),
         *(f".c-{label}{{fill:var(--{label});background:var(--{label})}}" for label in Label),
         "footer{color:var(--soft);font-size:.8rem;margin-top:2rem}",
         "@media (max-width:34rem){.row{grid-template-columns:6.5rem 1fr}.tick{font-size:16px}"
         ".figures{grid-template-columns:1fr 1fr}.line{stroke-width:2.5}}",
         f"@media print{{:root{{{_LIGHT}}}body{{max-width:none;padding:0}}.tools{{display:none}}"
-        "*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.chart,table,.timeline{break-inside:avoid}}",
+        "*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.chart,table,.timeline{break-inside:avoid}"
+        "h2{break-after:avoid}.legend{break-before:avoid}"
+        ".scroll{overflow:visible}td,th{padding:.15rem .35rem;font-size:.8rem}}",
     ]
 )
 

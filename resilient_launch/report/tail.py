@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.core.events import open_events
+
 
 class EventTail:
     """Reads what was added to the ``*.jsonl`` files of a directory since last time."""
@@ -16,6 +18,7 @@ class EventTail:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._places: dict[Path, int] = {}
+        self._sizes: dict[Path, tuple[int, int]] = {}
 
     def new(self) -> Iterator[dict[str, Any]]:
         """The events added since the last call, by wall clock; an unfinished last line waits for its end."""
@@ -23,7 +26,16 @@ class EventTail:
         return heapq.merge(*(self._of(file) for file in files), key=_wall)
 
     def _of(self, file: Path) -> Iterator[dict[str, Any]]:
-        with contextlib.suppress(OSError), file.open("rb") as lines:
+        with contextlib.suppress(OSError, EOFError):
+            stat = file.stat()
+            if self._sizes.get(file) == (stat.st_ino, stat.st_size):
+                return
+            yield from self._added(file)
+            self._sizes[file] = (stat.st_ino, stat.st_size)
+
+    def _added(self, file: Path) -> Iterator[dict[str, Any]]:
+        with open_events(file) as lines:
+            # A place counts bytes of lines, so that it holds when the file is packed meanwhile.
             lines.seek(self._places.get(file, 0))
             for line in lines:
                 if not line.endswith(b"\n"):

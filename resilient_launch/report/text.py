@@ -160,7 +160,7 @@ def _partition(report: RunReport, style: Style) -> Iterator[str]:
         wait = short_duration(seconds[Label.QUEUE_WAIT])
         yield f"{'queue wait':<19} {wait}, in which nothing was allocated"
     if not seconds[Label.STRAGGLER] and not report.has_local_times:
-        yield "straggler excess    not measured: no rank told its own time of a step"
+        yield "straggler excess    not measured: no rank timed its own work (run.local_work)"
 
 
 def _bar(share: float, style: Style) -> str:

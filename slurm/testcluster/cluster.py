@@ -25,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import testcluster_keeper as keeper
+import testcluster_release as release
 from testcluster_settings import ClusterSpec
 
 _COMMANDS = {
@@ -48,12 +49,16 @@ class TestClusterError(Exception):
 
 
 class TestCluster:
-    """The cluster whose files live in ``directory``. Nothing happens before ``up``."""
+    """The cluster whose files live in ``directory``. Nothing happens before ``up``.
+
+    ``slurm`` is a folder that testcluster_release.py has filled; without it the installed Slurm is used.
+    """
 
     __test__ = False
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, slurm: str | os.PathLike[str] | None = None) -> None:
         self.directory = Path(directory).absolute()
+        self.slurm = None if slurm is None else Path(slurm).absolute()
 
     def up(self, spec: ClusterSpec | None = None, *, until_exit_of: int | None = None, timeout_s: float = 60.0) -> None:
         """Start the cluster unless it runs, and return once every node is idle (or busy, where it ran before).
@@ -61,7 +66,7 @@ class TestCluster:
         ``until_exit_of`` is a process id; the cluster goes down by itself when that process ends. Raises
         TestClusterError when something is missing, when ``directory`` holds anything else, or at the deadline.
         """
-        missing = missing_requirements()
+        missing = missing_requirements(self.slurm)
         if missing:
             raise TestClusterError("the test cluster needs " + "; ".join(missing))
         _check_path(self.directory)
@@ -96,7 +101,11 @@ class TestCluster:
 
     def env(self) -> dict[str, str]:
         """Environment variables that make Slurm's commands talk to this cluster."""
-        return {"SLURM_CONF": str(self.directory / "slurm.conf")}
+        variables = {"SLURM_CONF": str(self.directory / "slurm.conf")}
+        if self.slurm is not None:
+            path = os.environ.get("PATH", os.defpath)
+            variables["PATH"] = os.pathsep.join((str(release.bin_dir(self.slurm)), path))
+        return variables
 
     def is_running(self) -> bool:
         """Whether the keeper lives: it holds a lock on a file for as long as it does."""
@@ -130,7 +139,12 @@ class TestCluster:
             # The keeper inherits the lock itself, so no moment exists at which nobody holds it.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.set_inheritable(lock, True)
-            order = {"spec": dataclasses.asdict(spec), "lock_fd": lock, "until_exit_of": until_exit_of}
+            order = {
+                "spec": dataclasses.asdict(spec),
+                "lock_fd": lock,
+                "until_exit_of": until_exit_of,
+                "slurm": None if self.slurm is None else str(self.slurm),
+            }
             with (self.directory / "keeper.log").open("ab") as log:
                 subprocess.Popen(
                     [sys.executable, str(Path(keeper.__file__).resolve()), str(self.directory), json.dumps(order)],
@@ -152,7 +166,7 @@ class TestCluster:
         try:
             done = subprocess.run(
                 ["sinfo", "--noheader", "--Node", "--format=%N %T"],
-                env={**keeper.quiet_environment(), **self.env()},
+                env={**keeper.quiet_environment(self.slurm), **self.env()},
                 capture_output=True,
                 text=True,
                 timeout=10,
@@ -173,14 +187,16 @@ class TestCluster:
         return "\n".join(parts)
 
 
-def missing_requirements() -> list[str]:
+def missing_requirements(slurm: Path | None = None) -> list[str]:
     """What this machine lacks for a test cluster, in words; empty when it can be started."""
     missing = []
     if sys.platform != "linux":
         missing.append("Linux")
     elif os.geteuid() != 0:
         missing.append("root (run it with sudo)")
-    path = keeper.quiet_environment()["PATH"]
+    if slurm is not None and not release.is_ready(slurm):
+        missing.append(f"Slurm in {slurm} (python3 {release.__file__} {slurm})")
+    path = keeper.quiet_environment(slurm)["PATH"]
     absent = [command for command in _COMMANDS if shutil.which(command, path=path) is None]
     if absent:
         packages = " ".join(sorted({_COMMANDS[command] for command in absent}))
@@ -207,6 +223,8 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("directory", metavar="DIR", type=Path)
+        if name != "down":
+            command.add_argument("--slurm", metavar="FOLDER", type=Path, help="of testcluster_release.py")
         if name == "up":
             for field in dataclasses.fields(ClusterSpec):
                 option = "--" + field.name.removeprefix("num_").replace("_", "-")
@@ -216,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
                     command.add_argument(option, dest=field.name, type=int, default=field.default, metavar="N")
             command.add_argument("--until-exit-of", type=int, metavar="PID", help="go down when that process ends")
     options = vars(parser.parse_args(arguments))
-    cluster = TestCluster(options["directory"])
+    cluster = TestCluster(options["directory"], slurm=options.get("slurm"))
     try:
         if options["command"] == "up":
             spec = ClusterSpec(**{field.name: options[field.name] for field in dataclasses.fields(ClusterSpec)})

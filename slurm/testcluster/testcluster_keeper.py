@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import testcluster_release as release
 from testcluster_settings import ClusterSpec, cgroup_conf, gres_conf, munge_socket, slurm_conf
 
 STOP_SIGNAL = signal.SIGTERM
@@ -36,10 +37,14 @@ def lock_file(directory: Path) -> Path:
     return directory / "testcluster.lock"
 
 
-def quiet_environment() -> dict[str, str]:
-    """The caller's environment without Slurm's own variables, with the places where Debian puts daemons on PATH."""
+def quiet_environment(slurm: Path | None = None) -> dict[str, str]:
+    """The caller's environment without Slurm's own variables, with the places where Debian puts daemons on PATH.
+
+    Before them comes ``slurm``, a folder that testcluster_release.py has filled.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SINFO_"))}
-    kept["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+    own = () if slurm is None else (str(release.bin_dir(slurm)),)
+    kept["PATH"] = os.pathsep.join((*own, os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     return kept
 
 
@@ -57,7 +62,7 @@ def main(directory: Path, order: dict[str, object]) -> None:
     abandoned = False
     try:
         pidfd = os.pidfd_open(int(str(owner))) if owner is not None else None
-        _start(directory, spec, libc)
+        _start(directory, spec, libc, Path(str(order["slurm"])) if order["slurm"] else None)
         while True:
             if pidfd is not None and select.select([pidfd], [], [], 0)[0]:
                 abandoned = True
@@ -74,8 +79,8 @@ def main(directory: Path, order: dict[str, object]) -> None:
         directory.rmdir()
 
 
-def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL) -> None:
-    version = _version()
+def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | None) -> None:
+    version = _version(slurm)
     for name in ("state", "spool", "pid", "log", "gpu"):
         (directory / name).mkdir()
     for index in range(1, spec.num_nodes + 1):
@@ -97,11 +102,12 @@ def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL) -> None:
         hostname=hostname,
         ctld_port=ctld_port,
         node_ports=node_ports,
+        plugin_dir=None if slurm is None else release.plugin_dir(slurm),
     )
     conf.with_suffix(".new").write_text(text)
     conf.with_suffix(".new").replace(conf)
 
-    environment = {**quiet_environment(), "SLURM_CONF": str(conf), _MARK: str(directory)}
+    environment = {**quiet_environment(slurm), "SLURM_CONF": str(conf), _MARK: str(directory)}
 
     def launch(name: str, *command: str) -> subprocess.Popen[bytes]:
         # Slurm's daemons write their log file and, in the foreground, standard error too; it alone has a fatal start.
@@ -132,8 +138,9 @@ def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL) -> None:
     )
     _wait_for(munged, munge_socket(directory))
     _wait_for(launch("slurmctld", "slurmctld", "-D", "-c"), ctld_port)
+    step_daemon = () if slurm is None else ("-d", str(release.bin_dir(slurm) / "slurmstepd"))
     for index in range(1, spec.num_nodes + 1):
-        launch(f"n{index}", "slurmd", "-D", "-N", f"n{index}")
+        launch(f"n{index}", "slurmd", "-D", "-N", f"n{index}", *step_daemon)
 
 
 def _before_exec(libc: ctypes.CDLL) -> None:
@@ -142,9 +149,9 @@ def _before_exec(libc: ctypes.CDLL) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _version() -> tuple[int, ...]:
+def _version(slurm: Path | None) -> tuple[int, ...]:
     done = subprocess.run(
-        ["slurmctld", "-V"], env=quiet_environment(), capture_output=True, text=True, timeout=10, check=True
+        ["slurmctld", "-V"], env=quiet_environment(slurm), capture_output=True, text=True, timeout=10, check=True
     )
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
     return tuple(int(part) for part in found.groups()) if found else (0,)

@@ -33,6 +33,7 @@ def slurm_conf(
     hostname: str,
     ctld_port: int,
     node_ports: list[int],
+    plugin_dir: Path | None = None,
 ) -> str:
     """slurm.conf. Addresses are numeric, so that neither the host's name nor a node's has to resolve."""
     nodes = "\n".join(
@@ -79,6 +80,7 @@ KillWait={spec.kill_wait_s}
 MinJobAge={spec.min_job_age_s}
 ReturnToService=2
 MailProg=/bin/true
+{f"PluginDir={plugin_dir}" if plugin_dir else ""}
 {"GresTypes=gpu" if spec.gpus else ""}
 {nodes}
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime={spec.grace_s}

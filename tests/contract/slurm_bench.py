@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
+
+from waiting import wait_for
 
 from resilient_launch.cluster.base import JobView
 from resilient_launch.cluster.slurm import SlurmCommands
@@ -14,25 +15,24 @@ from resilient_launch.cluster.slurm import SlurmCommands
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T | None], timeout_s: float = 60.0, what: str = "") -> T:
-    """The first true value of ``condition``; fails the test at the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
-        time.sleep(0.1)
-
-
 class Bench:
-    """A scheduler under test. Every job submitted through it is cancelled at the end."""
+    """A scheduler under test. Every job submitted through it is cancelled at the end.
 
-    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
+    ``version`` is the Slurm whose behaviour it has: where versions differ, a test expects what that one does.
+    """
+
+    def __init__(self, env: Mapping[str, str], directory: Path, *, version: str) -> None:
         self.env = env
+        self.version = version
+        self.differences: list[str] = []
         self.directory = directory
         self.slurm = SlurmCommands(env)
         self.jobs: list[str] = []
+
+    def by_version(self, what: str, *, old: T, new: T) -> T:
+        """What this scheduler's version does: ``old`` on 22.05, ``new`` on 24.11; kept for the run's last words."""
+        self.differences.append(f"{what}: {old!r} on 22.05, {new!r} on 24.11")
+        return new if self.version == "24.11" else old
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

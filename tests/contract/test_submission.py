@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_bench import Bench, wait_for
+from slurm_bench import Bench
+from waiting import wait_for
 
 from resilient_launch.cluster.submitit_glue import SbatchRequest, script_text, submit
 from resilient_launch.core.errors import RefusedError
@@ -28,7 +29,8 @@ def speak(*words: object) -> None:
 
 
 def _request(folder: Path, *words: str, **more: object) -> SbatchRequest:
-    path = shlex.quote(str(Path(__file__).parent))
+    # What this module itself imports has to be found on the nodes too.
+    path = shlex.quote(f"{Path(__file__).parent}:{Path(__file__).parents[1]}")
     values: dict[str, object] = {
         "job_name": "glue",
         "folder": folder,

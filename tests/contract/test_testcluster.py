@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from slurm_bench import wait_for
+from waiting import wait_for
 
 from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.core.errors import UnreachableError
@@ -110,7 +110,7 @@ def test_a_cluster_tied_to_a_process_ends_with_it(testcluster: ModuleType, clust
         _start_job(cluster)
         owner.kill()
     wait_for(lambda: not cluster.directory.exists())
-    assert _processes(cluster.directory) == []
+    wait_for(lambda: _processes(cluster.directory) == [])
 
 
 def test_a_directory_of_somebody_else_is_left_alone(testcluster: ModuleType, tmp_path: Path) -> None:

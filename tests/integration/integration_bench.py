@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
+from waiting import wait_for
 
 from resilient_launch.checkpoint.digest import state_digest
 from resilient_launch.checkpoint.store import published
@@ -22,7 +22,6 @@ from resilient_launch.core.paths import RunPaths
 from resilient_launch.launch.clusters import fake_state_dir
 from resilient_launch.report.state import read_verdict
 
-T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAIN = "from resilient_launch.cli.main import main; main()"
 
@@ -94,17 +93,6 @@ def main():
 
 main()
 '''
-
-
-def wait_for(condition: Callable[[], T | None], timeout_s: float = 90.0, what: str = "") -> T:
-    """The first true value of ``condition``; fails the test at the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
-        time.sleep(0.05)
 
 
 class RunBench:

@@ -63,6 +63,25 @@ def test_the_readme_from_nothing_to_a_cluster(place: Path) -> None:
     assert '"partition low"' in execute(f"{sites.strip()} || true", place, shims)
 
 
+def test_the_transcript_on_a_fake_slurm(place: Path) -> None:
+    """Every command in turn in one shell; what it prints is what stands below it, … for anything."""
+    (text,) = blocks(SITES, "console")
+    commands: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], []))
+        elif line.startswith("> ") and not commands[-1][1]:
+            commands[-1] = (f"{commands[-1][0]}\n{line[2:]}", [])
+        else:
+            commands[-1][1].append(line)
+    mark = "==== the next command ===="
+    script = "\n".join(f"{command}\necho '{mark}'" for command, _ in commands)
+    printed = execute(f"exec 2>&1\n{script}", place).split(f"{mark}\n")
+    for (command, expected), found in zip(commands, printed, strict=False):
+        pattern = "".join(re.escape(f"{line}\n").replace("…", ".*") for line in expected)
+        assert re.fullmatch(pattern, found), f"{command}\n{found}"
+
+
 def test_the_readmes_configuration_is_one(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass\n")
     (text,) = blocks(README, "yaml")
@@ -77,7 +96,7 @@ def test_the_readmes_python_is_python() -> None:
 def test_every_fence_is_of_a_kind_that_is_tried() -> None:
     for path in (README, SITES, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "slurm" / "testcluster" / "README.md"):
         kinds = {found for found, _ in _FENCE.findall(path.read_text())}
-        assert kinds <= {"sh", "yaml", "python"}, path
+        assert kinds <= {"sh", "yaml", "python", "console"}, path
 
 
 def test_the_make_targets_that_the_documentation_names_exist() -> None:
@@ -90,5 +109,5 @@ def test_the_readmes_table_names_commands_that_exist(place: Path) -> None:
     for words in re.findall(r"`rlaunch ([a-z]+(?: [a-z]+)?)", README.read_text()):
         first, *rest = words.split()
         execute(f"rlaunch {first} --help >/dev/null", place)
-        if first in ("config", "plan", "simulate", "stagger") and rest:
+        if first in ("ckpt", "config", "plan", "simulate", "stagger") and rest:
             execute(f"rlaunch {words} --help >/dev/null", place)

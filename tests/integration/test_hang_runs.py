@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from integration_bench import MAIN, RunBench, wait_for
+from integration_bench import MAIN, RunBench
+from waiting import wait_for
 
 from resilient_launch.job.memory import memory_cgroup
 

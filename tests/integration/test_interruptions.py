@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from integration_bench import RunBench, marked, wait_for
+from integration_bench import RunBench, marked
+from waiting import wait_for
 
 Reference = Callable[[int], str]
 NOTICE_MASK = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from integration_bench import RunBench, wait_for
+from integration_bench import RunBench
+from waiting import wait_for
 
 from resilient_launch.job.control import ask
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from integration_bench import RunBench, wait_for
+from integration_bench import RunBench
+from waiting import wait_for
 
 from resilient_launch.job.attempt import read_attempts, read_ends
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from integration_bench import RunBench, wait_for
+from integration_bench import RunBench
+from waiting import wait_for
 
 from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.core.units import parse_duration

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from integration_bench import RunBench, marked, newest_digest, wait_for
+from integration_bench import RunBench, marked, newest_digest
+from waiting import wait_for
 
 from resilient_launch.core.errors import EXIT_TEMPORARY
 from resilient_launch.core.events import read_events

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration_bench import MAIN, RunBench, newest_digest, wait_for
+from integration_bench import MAIN, RunBench, newest_digest
+from waiting import wait_for
 
 from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.report.attempts import attempt_rows
@@ -25,7 +26,9 @@ quickstart.main()
 """
 
 
+# On a busy machine a life of two minutes gets less far, and more of them are needed.
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_real_preemption_and_a_real_time_limit_change_nothing(
     bench: RunBench, real_slurm: dict[str, str], tmp_path: Path
 ) -> None:
@@ -40,14 +43,14 @@ def test_a_real_preemption_and_a_real_time_limit_change_nothing(
     config = bench.config("run", args, **common, cluster="slurm", time="2m", env={"SLOW_ATTEMPTS": "2"})
     job_id = bench.submit(config)
     followed = subprocess.Popen(
-        [sys.executable, "-c", MAIN, "wait", "run", "--timeout", "240"], env=env, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", MAIN, "wait", "run", "--timeout", "780"], env=env, stdout=subprocess.DEVNULL
     )
     try:
         wait_for(lambda: (rows := attempt_rows(paths)) and (rows[-1].end_step or 0) > 10, 90, "the first steps")
         nodes = slurm.show(job_id).nodes  # type: ignore[union-attr]
         high = ["sbatch", "--partition=high", f"--nodelist={nodes}", "--exclusive", "--output=/dev/null", "--wrap=true"]
         subprocess.run(high, env=env, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
-        assert followed.wait(280) == 0
+        assert followed.wait(800) == 0
     finally:
         followed.kill()
         slurm.cancel(job_id)

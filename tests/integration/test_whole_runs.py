@@ -75,7 +75,7 @@ def test_a_changed_code_version_stops_a_resume_unless_allowed(bench: RunBench) -
     bench.submit(config)
     bench.wait("run", expect=100)
     assert "was saved by code" in bench.verdict("run")["error"]
-    bench.submit(config, "--set", "checkpoint.on_code_change=warn")
+    bench.submit(config, "--allow", "code")
     bench.wait("run")
     assert [row["cause"] for row in bench.status("run")["attempts"]] == ["cancelled", "crash", "finished"]
     assert bench.status("run")["attempts"][2]["resume_step"] >= 20

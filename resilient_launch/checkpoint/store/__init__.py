@@ -23,8 +23,10 @@ from resilient_launch.checkpoint.store.errors import (
 )
 from resilient_launch.checkpoint.store.litter import fence, sweep
 from resilient_launch.checkpoint.store.manifest import Facts, FileEntry, Manifest
-from resilient_launch.checkpoint.store.prune import prune
+from resilient_launch.checkpoint.store.prune import described, prune
 from resilient_launch.checkpoint.store.rounds import Round, Rounds
+from resilient_launch.checkpoint.store.survey import Found, survey
+from resilient_launch.checkpoint.store.verify import Integrity, Problem, Verified, verify
 
 __all__ = [
     "Board",
@@ -35,10 +37,13 @@ __all__ = [
     "FencedError",
     "FileEntry",
     "ForeignError",
+    "Found",
+    "Integrity",
     "Lineage",
     "LocalBoard",
     "Manifest",
     "OpenCheckpoint",
+    "Problem",
     "Published",
     "RankReport",
     "Round",
@@ -47,7 +52,9 @@ __all__ = [
     "UnreadableError",
     "UnsupportedError",
     "Verdict",
+    "Verified",
     "choose",
+    "described",
     "fence",
     "load",
     "open_checkpoint",
@@ -55,6 +62,8 @@ __all__ = [
     "publish",
     "published",
     "read_verified",
+    "survey",
     "sweep",
+    "verify",
     "write_buffers",
 ]

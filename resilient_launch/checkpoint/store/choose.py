@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -29,11 +29,12 @@ from resilient_launch.core.ids import CheckpointId
 _MANIFEST_LIMIT_BYTES = 1 << 30
 _MOST_OPEN_FILES = 64
 """A checkpoint of a thousand ranks has more files than a process may have open."""
+PASSED_OVER = "restart after restart from it failed without getting anywhere"
 T = TypeVar("T")
 
 
 class Standing(StrEnum):
-    """What the loader made of one published checkpoint."""
+    """What the loader made of one published checkpoint; the last four only for who looks on from outside."""
 
     CHOSEN = "chosen"
     DAMAGED = "damaged"
@@ -41,6 +42,10 @@ class Standing(StrEnum):
     PASSED_OVER = "passed over"
     FOREIGN = "foreign"
     UNREADABLE = "unreadable"
+    OLDER = "older"
+    UNSUPPORTED = "unsupported"
+    QUARANTINED = "quarantined"
+    UNFINISHED = "unfinished"
 
 
 _STANDING_OF = {
@@ -67,13 +72,17 @@ class Lineage:
     No ``attempt`` is for looking on from outside: nothing is too new then.
 
     What an older attempt publishes after that list was made has lost the race and is put aside. ``passed_over`` are
-    names from which restart after restart has failed: sound files, and yet nothing to go on from.
+    names, or names with reasons, of sound checkpoints that are nothing to go on from.
     """
 
     run_id: str = ""
     attempt: int | None = None
     allowed: frozenset[str] | None = None
-    passed_over: frozenset[str] = frozenset()
+    passed_over: Collection[str] = frozenset()
+
+    def why_passed_over(self, name: str) -> str:
+        """The reason, where ``passed_over`` is a mapping that gives one; else that nothing came of it."""
+        return str(self.passed_over[name]) if isinstance(self.passed_over, Mapping) else PASSED_OVER
 
     def admits(self, ident: CheckpointId) -> bool:
         """Raises FencedError for a checkpoint of a newer attempt: then it is this one that has been replaced."""
@@ -239,7 +248,7 @@ def _candidates(directory: Path, lineage: Lineage, verdicts: list[Verdict]) -> l
     admitted = []
     for ident in published(directory):
         if str(ident) in lineage.passed_over:
-            why = "restart after restart from it failed without getting anywhere"
+            why = lineage.why_passed_over(str(ident))
             verdicts.append(Verdict(name=str(ident), standing=Standing.PASSED_OVER, why=why))
             continue
         if lineage.admits(ident):

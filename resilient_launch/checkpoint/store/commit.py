@@ -71,12 +71,14 @@ def publish(
     merge: Callable[[list[Any]], Mapping[str, bytes]],
     facts: Facts,
     digesting: Digesting | None = None,
+    announce: Callable[[Published], None] = lambda published: None,
 ) -> Published:
     """Write one checkpoint together with the round's other ranks; the same call on every rank.
 
     ``write`` puts this rank's files into the directory it is given; ``merge`` turns all ranks' ``index`` parts into
     small files that rank 0 adds. Raises CheckpointError on every rank when any rank failed: then nothing is published,
     the space is given back and older checkpoints are untouched. Raises FencedError when a newer attempt took over.
+    ``announce`` is called as soon as it is durable, before what no save depends on is brought up to date.
     """
     digesting = digesting or Digesting()
     if not round_.is_coordinator:
@@ -86,7 +88,9 @@ def publish(
             report = _write(directory / plan["directory"], write, is_coordinator=False)
         round_.gather("report", _report_to_json(report))
         outcome = round_.share("outcome")
-        return Published(id=ident, uuid=outcome["uuid"], num_bytes=outcome["num_bytes"])
+        published = Published(id=ident, uuid=outcome["uuid"], num_bytes=outcome["num_bytes"])
+        announce(published)
+        return published
 
     with _failing(round_):
         temporary = _begin(directory, ident)
@@ -107,15 +111,17 @@ def publish(
                 files=tuple(sorted(files, key=lambda entry: entry.name)),
                 algorithm=digesting.algorithm,
             )
-            _commit(temporary, directory / str(ident), manifest)
+            commit_directory(temporary, directory / str(ident), manifest)
     except BaseException:
         discard(temporary)
         raise
+    published = Published(id=ident, uuid=manifest.uuid, num_bytes=manifest.num_bytes)
+    announce(published)
+    round_.share("outcome", {"uuid": manifest.uuid, "num_bytes": manifest.num_bytes})
     # The pointer is a convenience for people; a checkpoint that is published stays published without it.
     with contextlib.suppress(OSError):
         replace_file(directory / LATEST_NAME, f"{ident}\n".encode())
-    round_.share("outcome", {"uuid": manifest.uuid, "num_bytes": manifest.num_bytes})
-    return Published(id=ident, uuid=manifest.uuid, num_bytes=manifest.num_bytes)
+    return published
 
 
 def write_buffers(
@@ -173,11 +179,22 @@ def _write(temporary: Path, write: Callable[[Path], RankReport], *, is_coordinat
             fsync_dir(temporary)
         return report
     except (CheckpointError, OSError) as error:
-        if not temporary.is_dir():
+        if _is_gone(temporary):
             raise _gone(temporary) from error
         if isinstance(error, OSError):
             raise write_error(error, "checkpoint files can't be written", temporary) from error
         raise
+
+
+def _is_gone(temporary: Path) -> bool:
+    """Whether the directory was taken away; a storage that does not say has not lost it."""
+    try:
+        temporary.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _gone(temporary: Path) -> CheckpointError:
@@ -185,7 +202,7 @@ def _gone(temporary: Path) -> CheckpointError:
         "the checkpoint was not published",
         where=str(temporary),
         why="its temporary directory was taken away: a newer attempt of the run has started"
-        if (temporary.parent / fenced_name(temporary.name)).exists()
+        if os.path.lexists(temporary.parent / fenced_name(temporary.name))
         else "its temporary directory is gone: a newer attempt of the run has started, or somebody removed it",
         hint="let this attempt end; the newer one resumes from the last published checkpoint",
     )
@@ -210,7 +227,7 @@ def _check_shards(temporary: Path, reports: list[RankReport]) -> list[FileEntry]
                     why=f"{size} instead of {entry.size} bytes",
                 )
     except OSError as error:
-        if not temporary.is_dir():
+        if _is_gone(temporary):
             raise _gone(temporary) from error
         raise write_error(error, "a rank's file is not in the checkpoint's directory", temporary) from error
     if strangers := present - set(names):
@@ -229,12 +246,13 @@ def _write_rest(temporary: Path, extra: Mapping[str, bytes], digesting: Digestin
     return entries
 
 
-def _commit(temporary: Path, final: Path, manifest: Manifest) -> None:
+def commit_directory(temporary: Path, final: Path, manifest: Manifest) -> None:
+    """Publish a directory whose files are durable: its manifest, then one rename to a name that never existed."""
     try:
         write_file(temporary / MANIFEST_NAME, manifest.render())
         fsync_dir(temporary)
     except OSError as error:
-        if not temporary.is_dir():
+        if _is_gone(temporary):
             raise _gone(temporary) from error
         raise write_error(error, "checkpoint manifest can't be written", temporary) from error
     _refuse_taken(final)

@@ -16,6 +16,7 @@ _HINTS = {
     errno.EPERM: "check the directory's owner and mode",
     errno.EIO: "the storage reports an error: look at the kernel log of this node and of the file server",
     errno.ESTALE: "the file server forgot this handle: check whether the directory was replaced",
+    errno.EINTR: "a signal interrupted the storage's answer: the next save tries again",
     errno.ENOENT: "the directory vanished: check whether somebody removed or renamed it",
 }
 

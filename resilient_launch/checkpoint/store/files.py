@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
 from resilient_launch.checkpoint.store.errors import DamagedError, read_error, write_error
-from resilient_launch.checkpoint.store.hashing import DEFAULT_ALGORITHM, Buffer, combine, new_hash
+from resilient_launch.checkpoint.store.hashing import DEFAULT_ALGORITHM, Buffer, combine, hash_hex, new_hash
 from resilient_launch.checkpoint.store.manifest import FileEntry, check_file_name
 
 DEFAULT_CHUNK_BYTES = 8 << 20
 _GATHER_BYTES = 1 << 20
+_BATCH_BYTES, _BATCH_VIEWS = 1 << 20, 1000
 
 
 class FileWriter:
@@ -160,6 +164,63 @@ class FileReader:
                 part[:] = self._chunk(chunk)[position - start : position - start + len(part)]
             position += len(part)
 
+    def read_scattered(self, pieces: Sequence[tuple[int, memoryview]], *, num_threads: int = 4) -> None:
+        """Fill many destinations (offset in the file, contiguous bytes) at once; they must not overlap in the file.
+
+        Straight into the destinations and hashed there, chunk by chunk in several threads: no byte is copied, and
+        reading and hashing hide behind each other. After an error the destinations hold anything.
+        """
+        ordered = sorted((piece for piece in pieces if len(piece[1])), key=lambda piece: piece[0])
+        self._check_scattered(ordered)
+        if self._fd < 0:
+            self._open()
+        wanted = [(chunk, ordered[first:last]) for chunk, first, last in self._touched(ordered)]
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="rlaunch-read") as pool:
+            try:
+                for _ in pool.map(lambda task: self._scatter(*task), wanted):
+                    pass
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _check_scattered(self, ordered: Sequence[tuple[int, memoryview]]) -> None:
+        end = 0
+        for offset, destination in ordered:
+            if offset < end or offset + len(destination) > self._entry.size:
+                raise DamagedError("checkpoint index points outside its file, or twice into it", where=str(self.path))
+            end = offset + len(destination)
+
+    def _touched(self, ordered: Sequence[tuple[int, memoryview]]) -> Iterator[tuple[int, int, int]]:
+        """(chunk, first piece, one past the last piece) of every chunk that a piece lies in."""
+        size, first = self._entry.chunk_bytes, 0
+        chunk = -1
+        while first < len(ordered):
+            offset, _ = ordered[first]
+            chunk = max(chunk + 1, offset // size)
+            last = first
+            while last < len(ordered) and ordered[last][0] < (chunk + 1) * size:
+                last += 1
+            yield chunk, first, last
+            while first < last and ordered[first][0] + len(ordered[first][1]) <= (chunk + 1) * size:
+                first += 1
+
+    def _scatter(self, chunk: int, pieces: Sequence[tuple[int, memoryview]]) -> None:
+        start, stop = self._bounds(chunk)
+        views, position = [], start
+        for offset, destination in pieces:
+            begin, end = max(offset, start), min(offset + len(destination), stop)
+            # What lies between belongs to the digest all the same.
+            views += [memoryview(bytearray(begin - position)), destination[begin - offset : end - offset]]
+            position = end
+        views.append(memoryview(bytearray(stop - position)))
+        value, position = new_hash(self._algorithm), start
+        for batch in _batches(views):
+            self._fill(batch, position)
+            for view in batch:
+                value.update(view)
+                position += len(view)
+        self._compare(chunk, value.hexdigest())
+
     def verify_rest(self) -> None:
         """Verify every chunk that no read has touched yet."""
         for chunk, verified in enumerate(self._verified):
@@ -171,7 +232,9 @@ class FileReader:
         self._held = (-1, memoryview(b""))
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            os.close(fd)
+            # Nothing was written: whatever the storage says now, what was read is verified.
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def __enter__(self) -> FileReader:
         return self
@@ -217,24 +280,48 @@ class FileReader:
 
     def _load(self, chunk: int, destination: memoryview) -> None:
         position, _ = self._bounds(chunk)
-        rest = destination
         if self._fd < 0:
             self._open()
+        self._fill([destination], position)
+        self._compare(chunk, hash_hex(self._algorithm, destination))
+
+    def _fill(self, views: Sequence[memoryview], position: int) -> None:
+        left = [view for view in views if view]
         try:
-            while rest:
-                count = os.preadv(self._fd, [rest], position)
+            while left:
+                count = os.preadv(self._fd, left, position)
                 if count == 0:
                     raise DamagedError("checkpoint file is cut short", where=str(self.path))
                 position += count
-                rest = rest[count:]
+                while left and count >= len(left[0]):
+                    count -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][count:]
         except OSError as error:
             raise read_error(error, self.path) from error
-        value = new_hash(self._algorithm)
-        value.update(destination)
-        if value.hexdigest() != self._entry.chunks[chunk]:
+
+    def _compare(self, chunk: int, found: str) -> None:
+        if found != self._entry.chunks[chunk]:
             raise DamagedError(
                 "checkpoint file does not have the content that was written",
                 where=str(self.path),
                 why=f"the {self._algorithm} digest of chunk {chunk} is wrong",
             )
         self._verified[chunk] = 1
+
+
+def _batches(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """The views in order, in groups that one system call takes and that are still in the cache when they are hashed."""
+    batch: list[memoryview] = []
+    num_bytes = 0
+    for view in views:
+        while view:
+            part = view[: _BATCH_BYTES - num_bytes]
+            batch.append(part)
+            num_bytes += len(part)
+            view = view[len(part) :]
+            if num_bytes == _BATCH_BYTES or len(batch) == _BATCH_VIEWS:
+                yield batch
+                batch, num_bytes = [], 0
+    if batch:
+        yield batch

@@ -28,6 +28,8 @@ _FACTORIES: dict[str, Callable[[], Hash]] = {
     "sha256": hashlib.sha256,
 }
 
+ALGORITHMS = tuple(_FACTORIES)
+
 
 def new_hash(algorithm: str) -> Hash:
     """An empty digest. Raises UsageError for an unknown name."""

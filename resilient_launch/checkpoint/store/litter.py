@@ -19,6 +19,7 @@ from resilient_launch.core.durable import fsync_dir
 from resilient_launch.core.ids import CheckpointId
 
 _HIDDEN = re.compile(r"\.(tmp|fenced|trash)-(step-[^-]+)-[0-9a-f]+")
+_QUARANTINED = re.compile(r"(step-.+)\.(?:corrupt|fenced)(?:-\d+)?")
 _POINTER = re.compile(r"\.tmp-LATEST-[0-9a-f]+")
 
 
@@ -30,6 +31,17 @@ def temporary_name(ident: CheckpointId) -> str:
 def fenced_name(temporary: str) -> str:
     """What fencing renames a temporary directory to."""
     return ".fenced-" + temporary.removeprefix(".tmp-")
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether this is the name of a directory that is being written, or that nobody will finish."""
+    return _HIDDEN.fullmatch(name) is not None
+
+
+def quarantined(name: str) -> CheckpointId | None:
+    """The checkpoint that a name in quarantine stands for; None for any other name."""
+    match = _QUARANTINED.fullmatch(name)
+    return CheckpointId.parse(match[1]) if match else None
 
 
 def fence(directory: Path, attempt: int, restart: int = 0) -> list[str]:
@@ -66,7 +78,7 @@ def sweep(directory: Path) -> list[str]:
         match = _HIDDEN.fullmatch(name)
         if match is not None and match[1] != "tmp":
             # NFS keeps .nfsXXXX files of a directory that somebody still has open; the next start tries again.
-            shutil.rmtree(directory / name, ignore_errors=True)
+            _remove(directory / name)
         elif _POINTER.fullmatch(name):
             with contextlib.suppress(OSError):
                 (directory / name).unlink()
@@ -88,8 +100,17 @@ def discard(path: Path) -> bool:
         path.rename(trash)
     except OSError:
         return not os.path.lexists(path)
-    shutil.rmtree(trash, ignore_errors=True)
+    _remove(trash)
     return True
+
+
+def discard_unpublished(directory: Path, ident: CheckpointId) -> None:
+    """Give back the space of a save of ``ident`` whose writer died. Never raises."""
+    with contextlib.suppress(OSError):
+        for name in _names(directory):
+            match = _HIDDEN.fullmatch(name)
+            if match is not None and match[1] == "tmp" and match[2] == str(ident):
+                discard(directory / name)
 
 
 def quarantine(path: Path, suffix: str) -> str | None:
@@ -109,6 +130,12 @@ def quarantine(path: Path, suffix: str) -> str | None:
             return target.name if os.path.lexists(target) and not os.path.lexists(path) else None
         return target.name
     return None
+
+
+def _remove(path: Path) -> None:
+    # Some of its errors pass through ignore_errors.
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _names(directory: Path) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from resilient_launch.checkpoint.store.errors import DamagedError, UnsupportedError
-from resilient_launch.checkpoint.store.hashing import DEFAULT_ALGORITHM, combine, hash_hex
+from resilient_launch.checkpoint.store.hashing import ALGORITHMS, DEFAULT_ALGORITHM, combine, hash_hex
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 
@@ -152,17 +152,18 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         if seal(body) != data:
             raise ValueError("its own digest does not match")
         if type(major) is int and major > FORMAT_MAJOR:
-            raise UnsupportedError(
-                f"checkpoint format {major}",
-                where=str(path),
-                why=f"this version reads format {FORMAT_MAJOR}",
-                hint="install the version that wrote it, or a newer one",
-            )
+            raise _too_new(f"checkpoint format {major}", f"this version reads format {FORMAT_MAJOR}", path)
         if major != FORMAT_MAJOR:
             raise ValueError("no format number")
+        if (algorithm := _typed(record["digest_algorithm"], str)) not in ALGORITHMS:
+            raise _too_new(f"digest algorithm {algorithm[:40]!r}", f"this version knows {', '.join(ALGORITHMS)}", path)
         return _from_record(record)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise DamagedError("manifest is damaged", why=f"{error}", where=str(path)) from error
+
+
+def _too_new(what: str, why: str, path: Path) -> UnsupportedError:
+    return UnsupportedError(what, where=str(path), why=why, hint="install the version that wrote it, or a newer one")
 
 
 def check_file_name(name: str) -> str:

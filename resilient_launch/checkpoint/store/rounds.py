@@ -38,10 +38,10 @@ def error_to_json(error: BaseException, rank: int) -> dict[str, Any]:
     return {"rank": rank, "kind": kind, **fields}
 
 
-def error_from_json(record: dict[str, Any]) -> CheckpointError:
-    """The posted error again, naming its rank."""
+def error_from_json(record: dict[str, Any], *, names_rank: bool = False) -> CheckpointError:
+    """The posted error again, naming its rank, unless it does so already."""
     kind = _BY_NAME.get(record["kind"], CheckpointError)
-    what = f"rank {record['rank']}: {record['what']}"
+    what = record["what"] if names_rank else f"rank {record['rank']}: {record['what']}"
     return kind(what, why=record["why"], where=record["where"], hint=record["hint"])
 
 

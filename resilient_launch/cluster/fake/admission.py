@@ -6,7 +6,7 @@ import math
 
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
 from resilient_launch.cluster.fake.model import Job, JobRequest, JobState
-from resilient_launch.cluster.fake.schedule import Amount, Holding, Machine, Waiting, fits_empty, plan
+from resilient_launch.cluster.fake.schedule import Amount, Holding, Machine, Reserved, Waiting, fits_empty, plan
 from resilient_launch.cluster.fake.spec import FakeSpec
 
 
@@ -35,7 +35,7 @@ def schedule(life: Lifecycle, now: float) -> None:
     waiting = [_waiting(spec, job.job_id, job.request, job.time_limit_s) for job in queue]
     priority = {job.job_id: job.priority for job in queue}
     waiting.sort(key=lambda item: (-item.tier, -priority[item.job_id], item.job_id))
-    result = plan(now, _machines(life), _holdings(life), waiting)
+    result = plan(now, _machines(life), _holdings(life), waiting, _reserved(life))
     for job_id, nodes in result.starts.items():
         life.start(life.jobs[job_id], nodes, now)
     for job_id in result.preempt:
@@ -48,7 +48,7 @@ def foresee(life: Lifecycle, request: JobRequest, now: float) -> tuple[float, tu
     """When and where a job submitted now would start, the others permitting; None where that can't be told."""
     spec = life.spec
     newcomer = _waiting(spec, 0, request, request.time_limit_s)
-    result = plan(now, _machines(life), _holdings(life), [newcomer])
+    result = plan(now, _machines(life), _holdings(life), [newcomer], _reserved(life))
     if 0 in result.starts:
         return now, result.starts[0]
     return (result.expected[0], ()) if 0 in result.expected else None
@@ -61,6 +61,10 @@ def _machines(life: Lifecycle) -> list[Machine]:
 def _holdings(life: Lifecycle) -> list[Holding]:
     running = (job for job in life.jobs.values() if job.nodes and (job.is_running or job.completing))
     return [_holding(life.spec, job) for job in running]
+
+
+def _reserved(life: Lifecycle) -> list[Reserved]:
+    return [Reserved(start=each.start, end=each.end, nodes=each.nodes) for each in life.reservations]
 
 
 def _explain(life: Lifecycle, job: Job, reason: str) -> None:

@@ -43,12 +43,13 @@ def main() -> None:
 
 
 def _hostnames(arguments: list[str]) -> int:
-    from resilient_launch.cluster.fake import hostlist
+    from resilient_launch.cluster import hostlist
+    from resilient_launch.core.errors import UsageError
 
     expression = arguments[0] if arguments else os.environ.get("SLURM_JOB_NODELIST", "")
     try:
         names = hostlist.expand(expression)
-    except ValueError:
+    except UsageError:
         os.write(2, f"Invalid hostlist: {expression}\n".encode())
         return 1
     os.write(1, "".join(f"{name}\n" for name in names).encode())
@@ -143,6 +144,8 @@ class _Session:
             _write(1, frame[1])
         elif kind == b"err":
             _write(2, frame[1])
+        elif kind == b"sleep":
+            time.sleep(float(frame[1]))
         elif kind == b"token":
             self._token = frame[1]
         elif kind == b"read":

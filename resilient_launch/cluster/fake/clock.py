@@ -10,6 +10,7 @@ from resilient_launch.cluster.fake.model import Job
 
 def tick(life: Lifecycle, now: float) -> None:
     """Enforce every limit that has passed."""
+    life.must_schedule |= life.reservations.expire(now)
     for job in list(life.jobs.values()):
         if job.completing:
             if job.kill_at and now >= job.kill_at:
@@ -35,6 +36,7 @@ def _enforce(life: Lifecycle, job: Job, now: float) -> None:
 
 def deadlines(life: Lifecycle) -> Iterator[float]:
     """Every moment at which ``tick`` will have something to do."""
+    yield from (each.end for each in life.reservations)
     for job in life.jobs.values():
         if job.completing:
             if job.kill_at:

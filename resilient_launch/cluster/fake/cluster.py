@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,20 @@ class FakeCluster:
         anything, for so many seconds. Raises RefusedError when a cluster of another shape lives here, UsageError when
         the directory is something else, UnreachableError when the controller does not come up.
         """
-        config = self._prepare(spec)
+        self._ensure(self._prepare(spec), idle_exit_s)
+
+    def _ensure(self, config: dict[str, Any], idle_exit_s: float | None) -> None:
         with (self.state_dir / "up.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self.is_up():
                 return
+            if config.get("idle_exit_s") != idle_exit_s:
+                config = {**config, "idle_exit_s": idle_exit_s}
+                self._write_config(config)
             self._start(config, idle_exit_s)
+
+    def _write_config(self, config: dict[str, Any]) -> None:
+        replace_file(self.state_dir / "cluster.json", json.dumps(config, indent=1).encode(), mode=0o600)
 
     def _prepare(self, spec: FakeSpec) -> dict[str, Any]:
         path = self.state_dir / "cluster.json"
@@ -91,7 +100,7 @@ class FakeCluster:
         config = {"spec": spec.to_dict(), "cluster_id": secrets.token_hex(8), "socket": self._choose_socket()}
         (self.state_dir / "spool").mkdir(mode=0o700, exist_ok=True)
         self._write_commands(config["socket"])
-        replace_file(path, json.dumps(config, indent=1).encode(), mode=0o600)
+        self._write_config(config)
         return json.loads(json.dumps(config))  # type: ignore[no-any-return]
 
     def _choose_socket(self) -> str:
@@ -131,6 +140,11 @@ class FakeCluster:
             time.sleep(0.01)
         # The daemon outlives this object on purpose.
         process.returncode = 0
+
+    def spec(self) -> FakeSpec | None:
+        """What the cluster was brought up as, whether or not it is up; None where there never was one."""
+        config = self._config()
+        return None if config is None else FakeSpec.from_dict(config["spec"])
 
     def is_up(self) -> bool:
         """Whether the controller answers."""
@@ -184,6 +198,28 @@ class FakeCluster:
                             os.kill(pid, signal.SIGKILL)
                 time.sleep(0.01)
 
+    def controller_down(self) -> None:
+        """The controller goes away; its jobs run on, and Slurm's commands can't reach it.
+
+        Raises UnreachableError when it is down already.
+        """
+        self._do({"verb": "stop"})
+        self._wait_for_lock()
+
+    def controller_up(self) -> None:
+        """The controller comes back and finds its jobs; nothing to do where it is up.
+
+        Raises UnreachableError when there is no cluster here, or it does not come up.
+        """
+        config = self._config()
+        if config is None:
+            raise self._unreachable()
+        self._ensure(config, config.get("idle_exit_s"))
+
+    def status(self) -> dict[str, Any]:
+        """Specification, nodes, numbers of jobs by state, reservations, accounting. Raises UnreachableError."""
+        return {name: value for name, value in self._do({"verb": "status"}).items() if name != "ok"}
+
     def preempt(self, job_id: int | str) -> None:
         """Preempt a running job as a job of a higher tier would: its partition's grace time starts now.
 
@@ -212,12 +248,50 @@ class FakeCluster:
         """
         self._do({"verb": "resume_node", "node": node})
 
-    def _do(self, request: dict[str, Any]) -> None:
+    def drain(self, node: str, *, reason: str = "drained by hand") -> None:
+        """No job starts on the node any more; those that run go on.
+
+        Raises RefusedError for an unknown node, UnreachableError when the cluster is down.
+        """
+        self._do({"verb": "drain", "node": node, "reason": reason})
+
+    def maintenance(self, *, in_s: float, for_s: float, nodes: Sequence[str] = (), name: str = "maintenance") -> None:
+        """Reserve nodes (all of them by default): no job starts whose time limit would reach into the window.
+
+        Raises RefusedError for an unknown node or a name in use, UnreachableError when the cluster is down.
+        """
+        request = {"verb": "maintenance", "in_s": in_s, "for_s": for_s, "nodes": list(nodes), "name": name}
+        self._do(request)
+
+    def fill(self, *, num_jobs: int | None = None, for_s: float = 600.0, partition: str | None = None) -> list[int]:
+        """Queue pressure: jobs of one whole node each (as many as there are nodes), which run for ``for_s``.
+
+        Returns their ids. Raises RefusedError for an unknown partition, UnreachableError when the cluster is down.
+        """
+        request = {"verb": "fill", "num_jobs": num_jobs, "for_s": for_s, "partition": partition or ""}
+        return [int(job_id) for job_id in self._do(request)["jobs"]]
+
+    def slow_accounting(self, delay_s: float) -> None:
+        """sacct answers, after ``delay_s``; with 0 accounting is as it should be, lost or not before.
+
+        Raises RefusedError on a cluster without accounting, UnreachableError when it is down.
+        """
+        self._do({"verb": "accounting", "mode": "on", "delay_s": delay_s})
+
+    def no_accounting(self) -> None:
+        """Accounting's database does not answer: sacct fails.
+
+        Raises RefusedError on a cluster without accounting, UnreachableError when it is down.
+        """
+        self._do({"verb": "accounting", "mode": "lost", "delay_s": 0.0})
+
+    def _do(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._ask(request)
         if not answer["ok"]:
             raise RefusedError(
                 f"fake cluster: {answer['what']}", why=answer["why"], hint=f"{self.bin_dir}/squeue shows what there is"
             )
+        return answer
 
     def _config(self) -> dict[str, Any] | None:
         try:
@@ -228,11 +302,8 @@ class FakeCluster:
 
     def _ask(self, request: dict[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
         config = self._config()
-        unreachable = UnreachableError(
-            f"fake cluster in {self.state_dir}", why="its controller does not answer", hint="bring it up first"
-        )
         if config is None:
-            raise unreachable
+            raise self._unreachable()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
             try:
@@ -244,5 +315,10 @@ class FakeCluster:
                         answer: dict[str, Any] = json.loads(frame[-1])
                         return answer
             except OSError:
-                raise unreachable from None
-        raise unreachable
+                raise self._unreachable() from None
+        raise self._unreachable()
+
+    def _unreachable(self) -> UnreachableError:
+        return UnreachableError(
+            f"fake cluster in {self.state_dir}", why="its controller does not answer", hint="bring it up first"
+        )

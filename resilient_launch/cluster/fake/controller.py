@@ -189,6 +189,8 @@ class Controller:
             # A mistake of ours in one command must not take every job's controller down.
             traceback.print_exc()
             reply = Reply(code=1, err=f"{call.name}: error: Unspecified error\n")
+        if reply.delay_s:
+            connection.send(b"sleep", str(reply.delay_s).encode())
         if reply.err:
             connection.send(b"err", os.fsencode(reply.err))
         if reply.out:
@@ -249,6 +251,11 @@ class Controller:
     def _verb(self, connection: Connection, request: dict[str, Any]) -> None:
         if request["verb"] == "shutdown":
             self._shut_down(connection)
+            return
+        if request["verb"] == "stop":
+            # Jobs live on under their supervisors, as they do on a cluster whose controller is gone.
+            self._stopping = True
+            connection.finish(b"reply", json.dumps({"ok": True}).encode())
             return
         connection.finish(b"reply", json.dumps(verbs.run(self._life, request, self._now)).encode())
 

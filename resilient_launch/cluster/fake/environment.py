@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resilient_launch.cluster.fake import hostlist
+from resilient_launch.cluster import hostlist
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
 from resilient_launch.cluster.fake.spec import FakeSpec
 from resilient_launch.cluster.fake.users import user_name

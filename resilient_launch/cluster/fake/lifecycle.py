@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import signal
 
+from resilient_launch.cluster.fake.accounting import Accounting
 from resilient_launch.cluster.fake.db import Database
 from resilient_launch.cluster.fake.model import Job, JobRequest, JobState, Node, Step, StepNode, exit_code
 from resilient_launch.cluster.fake.orders import Order, Orders, place_key
+from resilient_launch.cluster.fake.reservations import Reservations
 from resilient_launch.cluster.fake.spec import FakeSpec
 
 NO_SUCH_JOB = "Invalid job id specified"
@@ -32,6 +34,8 @@ class Lifecycle:
         self.jobs: dict[int, Job] = {job.job_id: job for job in database.jobs()}
         known = database.nodes()
         self.nodes = {name: known.get(name) or Node(name=name) for name in spec.node_names}
+        self.reservations = Reservations(database)
+        self.accounting = Accounting(spec, database)
         self.next_id = int(database.meta("next_id") or 1)
         self.orders = Orders(spec.signals)
         self.changed: set[int] = set()

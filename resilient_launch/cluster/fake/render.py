@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster import hostlist
+from resilient_launch.cluster.fake import timefmt
 from resilient_launch.cluster.fake.filenames import Names
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
 from resilient_launch.cluster.fake.model import Job, JobRequest, Node, code_pair
@@ -59,7 +60,7 @@ def job_record(spec: FakeSpec, job: Job, now: float, *, details: bool = False) -
         f"UserId={user_name(request.uid)}({request.uid}) GroupId={group_name(request.gid)}({request.gid}) "
         "MCS_label=N/A",
         f"Priority={job.priority} Nice=0 Account={request.account} QOS={request.qos}",
-        f"JobState={job.shown_state} Reason={job.description.replace(' ', '_') or job.reason} "
+        f"JobState={job.shown_state} Reason={(job.description or job.reason).replace(' ', '_')} "
         f"Dependency={request.dependency or '(null)'}",
         f"Requeue={int(request.requeue)} Restarts={job.restarts} BatchFlag=1 Reboot=0 "
         f"ExitCode={code_pair(job.exit_status)}",
@@ -137,15 +138,15 @@ def _allocation(job: Job) -> list[str]:
     return lines
 
 
-def node_state(life: Lifecycle, node: Node) -> str:
-    """IDLE, MIXED, ALLOCATED, DOWN*, DRAINED or DRAINING."""
+def node_state(life: Lifecycle, node: Node, now: float) -> str:
+    """IDLE, MIXED, ALLOCATED, MAINT, DOWN*, DRAINED or DRAINING."""
     used = _used_cpus(life, node.name)
     if node.down:
         return "DOWN*"
     if node.drained:
         return "DRAINING" if used else "DRAINED"
     if not used:
-        return "IDLE"
+        return "MAINT" if life.reservations.in_maintenance(node.name, now) else "IDLE"
     return "ALLOCATED" if used >= life.spec.cpus else "MIXED"
 
 
@@ -157,13 +158,18 @@ def _used_cpus(life: Lifecycle, name: str) -> int:
     return sum(job.cpus[name] for job in _users_of(life, name))
 
 
-_SCONTROL_STATES = {"DRAINED": "IDLE+DRAIN", "DRAINING": "MIXED+DRAIN", "DOWN*": "DOWN*+NOT_RESPONDING"}
+_SCONTROL_STATES = {
+    "DRAINED": "IDLE+DRAIN",
+    "DRAINING": "MIXED+DRAIN",
+    "DOWN*": "DOWN*+NOT_RESPONDING",
+    "MAINT": "IDLE+MAINTENANCE+RESERVED",
+}
 
 
-def node_record(life: Lifecycle, node: Node, started: float) -> list[str]:
+def node_record(life: Lifecycle, node: Node, started: float, now: float) -> list[str]:
     """``scontrol show node``: one string a line."""
     spec = life.spec
-    state = node_state(life, node)
+    state = node_state(life, node, now)
     used = _used_cpus(life, node.name)
     used_gpus = sum(len(job.gpus[node.name]) for job in _users_of(life, node.name))
     gres = f"gpu:{spec.gpus}" if spec.gpus else "(null)"

@@ -10,6 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from resilient_launch.cluster import hostlist
+
+RESERVED = "ReqNodeNotAvail, May be reserved for other job"
+"""Slurm's reason for a job whose time limit would reach into a reservation of some nodes; of all, it is this:"""
+ALL_RESERVED = "ReqNodeNotAvail, Reserved for maintenance"
+UNAVAILABLE = "ReqNodeNotAvail, UnavailableNodes:"
+TOO_FEW_UP = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 MAX_RESERVATIONS = 50
 """Blocked jobs that get a reservation; the ones behind them wait without one, as Slurm's bf_max_job_test does."""
 
@@ -69,6 +76,15 @@ class Holding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reserved:
+    """Nodes that are nobody's between ``start`` and ``end``."""
+
+    start: float
+    end: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to do now. ``starts`` maps a job to its nodes, ``expected`` a blocked job to its foreseen start."""
 
@@ -93,10 +109,17 @@ def fits_empty(job: Waiting, machines: Sequence[Machine]) -> bool:
     return _fit(job, whole, {machine.name: machine.total for machine in whole}) is not None
 
 
-def plan(now: float, machines: Sequence[Machine], holding: Sequence[Holding], waiting: Sequence[Waiting]) -> Plan:
+def plan(
+    now: float,
+    machines: Sequence[Machine],
+    holding: Sequence[Holding],
+    waiting: Sequence[Waiting],
+    reserved: Sequence[Reserved] = (),
+) -> Plan:
     """Decide for every waiting job, which come in the order of their right to start."""
     result = Plan()
-    claims = [_Claim(-math.inf, max(held.end, now + 1), held.use) for held in holding]
+    closed = [_Claim(each.start, each.end, _whole(each.nodes, machines)) for each in reserved]
+    claims = [*closed, *(_Claim(-math.inf, max(held.end, now + 1), held.use) for held in holding)]
     ending = {held.job_id for held in holding if held.is_ending}
     blocked_shapes: set[object] = set()
     blocked_partitions: set[str] = set()
@@ -112,8 +135,12 @@ def plan(now: float, machines: Sequence[Machine], holding: Sequence[Holding], wa
             claims.append(_Claim(now, now + job.limit_s, _use(job, nodes, machines)))
             continue
         blocked_shapes.add(shape)
-        result.reasons[job.job_id] = "Priority" if job.partition in blocked_partitions else "Resources"
-        blocked_partitions.add(job.partition)
+        obstacle = _obstacle(job, machines, closed, now)
+        if obstacle:
+            result.reasons[job.job_id] = obstacle
+        else:
+            result.reasons[job.job_id] = "Priority" if job.partition in blocked_partitions else "Resources"
+            blocked_partitions.add(job.partition)
         victims = _victims(job, machines, holding, ending, result.starts, claims, now)
         result.preempt.extend(victims)
         ending.update(victims)
@@ -127,11 +154,26 @@ def plan(now: float, machines: Sequence[Machine], holding: Sequence[Holding], wa
     return result
 
 
+def _obstacle(job: Waiting, machines: Sequence[Machine], closed: Sequence[_Claim], now: float) -> str:
+    """Why not even an idle cluster could take the job now, in Slurm's words; empty where it could."""
+    if _fit(job, machines, {machine.name: machine.total for machine in machines}) is None:
+        unusable = [machine.name for machine in machines if not machine.is_usable and machine.name in job.nodelist]
+        return UNAVAILABLE + hostlist.compress(unusable) if unusable else TOO_FEW_UP
+    free = _free(machines, closed, now, now + job.limit_s)
+    if _fit(job, machines, free) is not None:
+        return ""
+    return RESERVED if any(free[machine.name] == machine.total for machine in machines) else ALL_RESERVED
+
+
+def _whole(nodes: Sequence[str], machines: Sequence[Machine]) -> dict[str, Amount]:
+    return {machine.name: machine.total for machine in machines if machine.name in nodes}
+
+
 def _use(job: Waiting, nodes: tuple[str, ...], machines: Sequence[Machine]) -> dict[str, Amount]:
     need = dict(job.needs)[len(nodes)]
     if not job.exclusive:
         return dict.fromkeys(nodes, need)
-    return {machine.name: machine.total for machine in machines if machine.name in nodes}
+    return _whole(nodes, machines)
 
 
 def _free(machines: Sequence[Machine], claims: Sequence[_Claim], start: float, end: float) -> dict[str, Amount]:
@@ -189,11 +231,11 @@ def _victims(
     )
     if not candidates:
         return []
-    started = [claim for claim in claims if claim.start >= now]
+    started = [claim for claim in claims if claim.start > -math.inf]
 
     def fits_without(gone: set[int]) -> bool:
         kept = [_Claim(-math.inf, math.inf, held.use) for held in holding if held.job_id not in gone]
-        return _fit(job, machines, _free(machines, [*kept, *started], now, math.inf)) is not None
+        return _fit(job, machines, _free(machines, [*kept, *started], now, now + job.limit_s)) is not None
 
     chosen: list[int] = []
     gone = set(ending)

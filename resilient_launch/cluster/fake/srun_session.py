@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from resilient_launch.cluster.fake import hostlist
+from resilient_launch.cluster import hostlist
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
 from resilient_launch.cluster.fake.model import Job, Step, exit_code
 from resilient_launch.cluster.fake.spec import FakeSpec

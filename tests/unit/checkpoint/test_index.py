@@ -1,6 +1,9 @@
 """The index describes a whole state or says what is missing."""
 
+import contextlib
 import json
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -76,3 +79,45 @@ def test_work_is_shared_evenly(sizes: dict[str, int], world: int) -> None:
     loads = [sum(sizes[key] for key in sizes if owners[key] == rank) for rank in range(world)]
     assert max(loads) - min(loads) <= max(sizes.values(), default=0)
     assert owners == assign_owners(dict(reversed(sizes.items())), world)
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(10**400),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["$tensor", "dtype", "x"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+PLACES = [("index",), ("byte_order",), ("tensors",), ("trees",), ("ranks",), ("trees", "part"), ("trees", "part", "x")]
+PLACES += [("tensors", "x", key) for key in ("dtype", "shape", "chunks")] + [("tensors", "x")]
+
+
+@given(st.sampled_from(PLACES), VALUES)
+def test_any_value_in_any_place_is_read_or_refused(place: tuple[str, ...], value: Any) -> None:
+    record = json.loads(index(x=tensor((0, 4))).render())
+    inner = record
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    try:
+        Index.parse(json.dumps(record).encode())
+    except CheckpointError as error:
+        assert error.where == "INDEX.json" or "endian" in error.what
+
+
+@given(st.integers(0, 4), VALUES | st.sampled_from([float("inf"), float("nan"), [float("inf")]]))
+def test_any_value_in_a_chunk_is_read_or_refused(at: int, value: Any) -> None:
+    record = json.loads(index(x=tensor((0, 4))).render())
+    record["tensors"]["x"]["chunks"][0][at] = value
+    try:
+        Index.parse(json.dumps(record).encode())
+    except DamagedError as error:
+        assert error.where == "INDEX.json"
+
+
+@pytest.mark.parametrize("depth", [800, 990, 200_000])
+def test_depth_is_read_or_refused(depth: int) -> None:
+    tree = "[" * depth + "]" * depth
+    data = f'{{"index":1,"byte_order":"{sys.byteorder}","tensors":{{}},"ranks":{{}},"trees":{{"a":{tree}}}}}'
+    with contextlib.suppress(DamagedError):
+        Index.parse(data.encode())

@@ -43,7 +43,11 @@ class CommandLine:
         return str(path)
 
     def run(
-        self, *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 60,
+        program: str = MAIN,
     ) -> subprocess.CompletedProcess[str]:
         variables = {
             "PATH": str(self.bin),
@@ -53,7 +57,7 @@ class CommandLine:
             "HOME": os.environ.get("HOME", "/"),
         }
         return subprocess.run(
-            [sys.executable, "-c", MAIN, *arguments],
+            [sys.executable, "-c", program, *arguments],
             env={**variables, **(env or {})},
             cwd=self.work,
             stdin=subprocess.DEVNULL,

@@ -67,7 +67,7 @@ def test_wait_lifts_the_delay_after_a_requeue_once(line: CommandLine, tmp_path: 
     say = job("PENDING", restarts=1, reason="BeginTime")
     line.slurm("scontrol", f'case "$1" in update) echo "$@" >>{tmp_path}/asked;; *) {say};; esac')
     assert line.run("wait", "run", "--timeout", "2").returncode == 101
-    assert (tmp_path / "asked").read_text() == "update JobId=7 StartTime=now\n"
+    assert (tmp_path / "asked").read_text() == "update JobId=7 StartTime=now+2\n"
 
 
 @pytest.mark.parametrize("command", ["wait", "logs"])
@@ -112,10 +112,10 @@ def test_status_of_one_run(line: CommandLine) -> None:
     done = line.run("status", "run")
     lines = done.stdout.splitlines()
     assert (done.returncode, lines[0]) == (0, "run: running, job 7")
-    assert lines[1].startswith("step 50, newest checkpoint: step 30, ")
-    assert lines[2].split() == ["attempt", "job", "restarts", "in-job", "cause", "resume", "end", "rework", "seconds"]
-    assert lines[3].split()[:8] == ["0", "7", "0", "0", "preempted", "0", "30", "0"]
-    assert lines[4].split()[:8] == ["1", "7", "1", "0", "-", "30", "50", "0"]
+    assert lines[1].startswith("step 50") and lines[2].startswith("newest checkpoint: step 30, ")
+    assert lines[3].split() == ["attempt", "job", "restarts", "in-job", "cause", "resume", "end", "rework", "seconds"]
+    assert lines[4].split()[:8] == ["0", "7", "0", "0", "preempted", "0", "30", "0"]
+    assert lines[5].split()[:8] == ["1", "7", "1", "0", "-", "30", "50", "0"]
 
 
 def test_status_json_is_one_object_with_a_schema(line: CommandLine) -> None:
@@ -133,6 +133,8 @@ def test_status_json_is_one_object_with_a_schema(line: CommandLine) -> None:
         "job_state",
         "step",
         "steps_per_s",
+        "until_step",
+        "eta_s",
         "starts_at",
         "explanation",
         "checkpoint_step",
@@ -155,6 +157,7 @@ def test_status_json_is_one_object_with_a_schema(line: CommandLine) -> None:
         "why",
         "claimed_at",
         "step_s",
+        "until_step",
     }
     everything = json.loads(line.run("status", "--json").stdout)
     assert everything["schema"] == 1 and everything["runs"] == [answer | {"checkpoint_age_s": None}]
@@ -168,7 +171,7 @@ def test_status_lists_all_runs_or_says_there_are_none(line: CommandLine) -> None
     set_verdict(make_run(line.root, "a"), "failed")
     (line.root / "not-a-run").mkdir()
     rows = [row.split() for row in line.run("status").stdout.splitlines()]
-    assert rows[0] == ["run", "job", "state", "step", "steps/s", "saved", "attempts", "reason"]
+    assert rows[0] == ["run", "job", "state", "step", "steps/s", "left", "saved", "attempts", "reason"]
     assert [row[:3] for row in rows[1:]] == [["a", "7", "failed"], ["b", "7", "finished"]]
 
 
@@ -176,7 +179,7 @@ def test_status_lists_the_good_runs_beside_a_damaged_one(line: CommandLine) -> N
     set_verdict(make_run(line.root, "good"), "finished")
     make_run(line.root, "bad").run.write_text("{")
     done = line.run("status")
-    assert (done.returncode, done.stdout.split()[8:11]) == (1, ["good", "7", "finished"])
+    assert (done.returncode, done.stdout.split()[9:12]) == (1, ["good", "7", "finished"])
     assert done.stderr.startswith(f"error: {line.root / 'bad' / 'run.json'}: ") and "Traceback" not in done.stderr
 
 
@@ -184,6 +187,18 @@ def test_status_works_without_slurm(line: CommandLine) -> None:
     add_attempt(make_run(line.root), resume_step=0, steps=30, cause=None)
     done = line.run("status", "run")
     assert done.returncode == 0 and "what the files say" in done.stdout and "step 30" in done.stdout
+
+
+def test_the_shell_is_told_the_names_of_runs(line: CommandLine) -> None:
+    for name in ("llm-7b", "llm-70b", "other"):
+        make_run(line.root, name)
+    for words in ("rlaunch logs llm", "rlaunch status llm", "rlaunch report other llm"):
+        env = {"_RLAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        program = (
+            "import sys; sys.argv[0] = 'rlaunch'\nfrom resilient_launch.cli.main import app; app(prog_name='rlaunch')"
+        )
+        done = line.run(env=env, program=program)
+        assert done.stdout.split() == ["llm-70b", "llm-7b"], (words, done.stderr)
 
 
 # logs
@@ -213,6 +228,39 @@ def test_logs_are_shown_by_attempt_and_rank(line: CommandLine) -> None:
     assert line.run("logs", "run", "--rank", "2").stdout.splitlines() == ["0000/n1.2: two", "0000/n1.2: half"]
     assert line.run("logs", "run", "--rank", "0", "--attempt", "0").stdout == "0000/n1.0: zero\n"
     assert line.run("logs", "run", "--attempt", "7").stdout == ""
+
+
+def test_logs_are_searched(line: CommandLine) -> None:
+    paths = make_run(line.root)
+    _log(paths, 0, 0, b"loss 1.5\nnan here\n")
+    _log(paths, 1, 3, b"Loss 12.5\n")
+    assert line.run("logs", "run", "--grep", "(?i)loss 1.*5$").stdout.splitlines() == [
+        "0000/n1.0: loss 1.5",
+        "0001/n1.3: Loss 12.5",
+    ]
+    wrong = line.run("logs", "run", "--grep", "(")
+    assert wrong.returncode == 2 and "regular expression" in wrong.stderr
+
+
+def test_a_log_that_is_rotated_is_followed_into_the_new_file(line: CommandLine) -> None:
+    paths = make_run(line.root)
+    _log(paths, 0, 0, b"a long first line\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "logs", "run", "-f"],
+        env={**os.environ, "PATH": str(line.bin), "RLAUNCH_ROOT": str(line.root), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0000/n1.0: a long first line\n"
+    log = paths.attempt_logs(0) / "n1.0.log"
+    log.rename(log.with_suffix(".log.1"))
+    log.write_bytes(b"a new file, longer than the old one was\n")
+    assert process.stdout.readline() == "0000/n1.0: a new file, longer than the old one was\n"
+    log.write_bytes(b"cut\n")
+    assert process.stdout.readline() == "0000/n1.0: cut\n"
+    set_verdict(paths, "finished")
+    process.communicate(timeout=60)
 
 
 def test_logs_follow_a_run_to_its_end(line: CommandLine) -> None:

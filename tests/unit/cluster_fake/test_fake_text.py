@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilient_launch.cluster.fake import hostlist, timefmt, wire
+from resilient_launch.cluster.fake import timefmt, wire
 from resilient_launch.cluster.fake.commands import layout
 from resilient_launch.cluster.fake.commands.request import memory_mb, signal_number, warn_signal
 from resilient_launch.cluster.fake.filenames import Names
@@ -61,39 +61,6 @@ def test_absolute_moments_come_back_as_written() -> None:
 )
 def test_durations(seconds: int | None, long: str, short: str) -> None:
     assert (timefmt.duration(seconds), timefmt.short_duration(seconds)) == (long, short)
-
-
-@pytest.mark.parametrize(
-    ("expression", "names"),
-    [
-        ("n1", ["n1"]),
-        ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
-        ("n[1-2],gpu-[001-003]", ["n1", "n2", "gpu-001", "gpu-002", "gpu-003"]),
-        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
-        ("", []),
-    ],
-)
-def test_host_lists_expand(expression: str, names: list[str]) -> None:
-    assert hostlist.expand(expression) == names
-
-
-@pytest.mark.parametrize("expression", ["n[1-", "n]1[", "n[3-1]", "n[a-b]"])
-def test_bad_host_lists(expression: str) -> None:
-    with pytest.raises(ValueError, match=r"bad range|unbalanced|substring"):
-        hostlist.expand(expression)
-
-
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=20, unique=True).map(sorted))
-def test_host_lists_round_trip(numbers: list[int]) -> None:
-    names = [f"n{number}" for number in numbers]
-    assert hostlist.expand(hostlist.compress(names)) == names
-
-
-def test_host_lists_fold() -> None:
-    assert hostlist.compress(["n1", "n2", "n3", "n7"]) == "n[1-3,7]"
-    assert hostlist.compress(["gpu-001", "gpu-002"]) == "gpu-[001-002]"
-    assert hostlist.compress(["n9", "n10"]) == "n[9-10]"
-    assert hostlist.compress(["login"]) == "login"
 
 
 OPTIONS = table("nodes:N= ntasks:n= nice=? parsable quiet:Q hold:H output:o= no-kill:k=? no-requeue")

@@ -113,6 +113,10 @@ CONFIG = st.fixed_dictionaries(
             optional={
                 "every": SECONDS | st.sampled_from(["7 steps", "auto"]),
                 "keep": st.integers(1, 9),
+                "allow": st.lists(st.sampled_from(["topology", "code", "dtype"]), max_size=2),
+                "keep_spaced": SECONDS,
+                "keep_every_steps": st.integers(1, 999),
+                "keep_best": st.sampled_from(["lowest loss", "highest acc", "3 lowest eval/loss"]),
                 "failures_per_1000_node_days": st.floats(0.001, 1000).map(lambda rate: round(rate, 3)),
                 "preempt_exempt": SECONDS,
             },

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from resilient_launch.config import ConfigErrors, LaunchConfig, as_dict, dump, load, loads, notes
-from resilient_launch.config.schema import Every, KillWorker, NodeRange, Preempt, StaggerConfig
+from resilient_launch.config.schema import Best, Every, KillWorker, NodeRange, Preempt, StaggerConfig
 from resilient_launch.core.errors import UsageError
+from resilient_launch.core.ids import CheckpointId
+from resilient_launch.policy.retention import Kept
 
 HEAD = "name: demo\nmodule: pkg.train\n"
 
@@ -50,6 +52,27 @@ def test_nodes(text: str, low: int, high: int) -> None:
 @pytest.mark.parametrize("text", ["0", "0-2", "3-2", "-1", "1.5", "two", "[1]", "{}", "2-", "true"])
 def test_not_nodes(text: str) -> None:
     assert len(issues(f"{HEAD}nodes: {text}")) == 1
+
+
+def test_what_is_kept_beside_the_newest() -> None:
+    found = config("checkpoint: {keep_spaced: 5h50m, keep_every_steps: 100, keep_best: 3 highest eval/acc}").checkpoint
+    assert (found.keep_spaced_s, found.keep_every_steps) == (350 * 60, 100)
+    assert found.keep_best == Best(metric="eval/acc", count=3, is_highest=True)
+    assert config("checkpoint: {keep_best: lowest loss}").checkpoint.keep_best == Best(metric="loss")
+    items = [
+        Kept(id=CheckpointId(0, 0, step), is_verified=True, saved_at=step * 60.0, metrics={"eval/acc": step % 70})
+        for step in range(0, 1000, 50)
+    ]
+    kept = [item.id.step for item, keep in zip(items, found.retention()(items), strict=True) if keep]
+    # Every 100th; 350 for the time since the first; the three highest; the three newest.
+    assert kept == [0, 100, 200, 300, 350, 400, 500, 550, 600, 700, 800, 850, 900, 950]
+
+
+def test_what_a_resume_accepts() -> None:
+    strict, lax = config().checkpoint, config("checkpoint: {allow: [code, dtype]}").checkpoint
+    assert [strict.stops_on(kind) for kind in ("topology", "code")] == [True, True] and not strict.tolerated
+    assert [lax.stops_on(kind) for kind in ("topology", "code")] == [True, False] and lax.tolerated == {"dtype"}
+    assert not config("checkpoint: {on_topology_change: warn}").checkpoint.stops_on("topology")
 
 
 def test_clocks_are_text_and_not_base_sixty() -> None:
@@ -163,6 +186,11 @@ def test_a_null_leaves_the_default() -> None:
     ("text", "part"),
     [
         ("checkpoint: {keep: 0}", "at least 1"),
+        ("checkpoint: {allow: [codes]}", "one of topology, code, missing, unexpected, shape, dtype"),
+        ("checkpoint: {keep_best: loss}", "must be lowest or highest"),
+        ("checkpoint: {keep_best: 0 lowest loss}", "must be lowest or highest"),
+        ("checkpoint: {keep_spaced: 6}", "no unit"),
+        ("checkpoint: {keep_every_steps: 0}", "at least 1"),
         ("checkpoint: {keep: 1.0}", "whole number"),
         ("checkpoint: {keep: '3'}", "whole number"),
         ("checkpoint: {on_code_change: ignore}", "one of stop, warn"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from resilient_launch.core.durable import claim_file, fsync_dir, replace_file, write_file
+from resilient_launch.core.durable import claim_file, fsync_dir, replace_file, sweep_temporaries, write_file
 
 DEADLINE_S = 60
 
@@ -177,3 +177,12 @@ def test_claims_of_killed_processes_are_whole_or_absent(tmp_path: Path) -> None:
     # Whoever comes later loses every name that is taken, and gets the next.
     assert not claim_file(claimed[0], b"late")
     assert claim_file(tmp_path / "next", b"late")
+
+
+def test_only_temporaries_of_names_that_are_over_are_swept(tmp_path: Path) -> None:
+    over, open_ = ".tmp-0001.json-0123456789ab", ".tmp-0002.json-0123456789ab"
+    for name in (over, open_, "0001.json", ".tmp-0001.json"):
+        (tmp_path / name).write_text("")
+    sweep_temporaries(tmp_path, lambda name: name == "0001.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([open_, "0001.json", ".tmp-0001.json"])
+    sweep_temporaries(tmp_path / "none", lambda _: True)

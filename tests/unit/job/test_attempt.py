@@ -155,3 +155,27 @@ def test_the_last_notice_is_that_of_the_attempt(paths: RunPaths) -> None:
     for cause in ("yielded", "preempted"):
         agent.emit("notice", cause=cause, deadline=1.0, source="SIGTERM", flush=True)
     assert (last_notice(paths, 0), last_notice(paths, 1)) == (None, Cause.PREEMPTED)
+
+
+def test_a_claim_clears_up_after_those_that_were_killed(paths: RunPaths) -> None:
+    _claim(paths, "1")
+    left = [".tmp-0000.end.json-0123456789ab", ".tmp-0001.json-0123456789ab"]
+    others = [".tmp-0002.json-0123456789ab", ".tmp-0000.json-half", "notes"]
+    for name in [*left, *others]:
+        (paths.attempts / name).write_text("{")
+    assert _claim(paths, "2").number == 1
+    assert {path.name for path in paths.attempts.iterdir()} == {"0000.json", "0001.json", *others}
+
+
+def test_a_claim_that_nobody_can_read_keeps_its_number(paths: RunPaths) -> None:
+    _claim(paths, "1")
+    paths.attempt(1).write_text("")
+    assert _claim(paths, "2").number == 2
+    assert [each.number for each in read_attempts(paths)] == [0, 2]
+
+
+def test_a_claim_that_the_storage_refuses_says_where(paths: RunPaths) -> None:
+    paths.attempts.rmdir()
+    with pytest.raises(RlaunchError, match="can't be claimed") as caught:
+        _claim(paths)
+    assert str(paths.attempts) in caught.value.where and caught.value.hint

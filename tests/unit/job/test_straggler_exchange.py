@@ -110,3 +110,21 @@ def test_steps_without_local_work_leave_nothing() -> None:
     for step in range(120):
         work.close_step(step + 1)
     assert page.newest_window == -1
+    assert work.take() == (0, [])
+
+
+def test_local_work_is_told_step_by_step() -> None:
+    """A step that was not timed is told as 0, and nothing is told twice."""
+    work = LocalWork(Page.private())
+    for step in range(7, 12):
+        if step != 9:
+            with work:
+                sum(range(20_000))
+        work.close_step(step + 1)
+    first, told_s = work.take()
+    assert first == 7 and [value > 0.0 for value in told_s] == [True, True, False, True, True]
+    assert work.take()[1] == []
+    with work:
+        sum(range(20_000))
+    work.close_step(13)
+    assert [work.take()[0], *work.take()[1]] == [12]

@@ -133,6 +133,38 @@ def test_a_node_that_fails_is_the_gangs_node_of_that_index(lab: Lab) -> None:
     assert states[3].startswith("down") and not states[1].startswith("down")
 
 
+def test_what_happens_to_the_cluster_leaves_the_attempt_alone(lab: Lab) -> None:
+    verbs = (
+        "drain, node: 1",
+        "maintenance, in: 1h, for: 2h",
+        "fill, jobs: 3, for: 1m",
+        "slow-accounting, delay: 20ms",
+        "no-accounting",
+        "controller-down",
+        "controller-up",
+    )
+    schedule = ", ".join(f"{{at: {{step: 1}}, do: {verb}}}" for verb in verbs)
+    fake = lab.connection.fake
+    assert fake is not None
+    with lab.driving(f"[{schedule}]"):  # type: ignore[attr-defined]
+        step(lab.attempt(), 1)
+        wait_for(lambda: len(lab.said) == len(verbs))
+    assert [line.split()[1] for line in lab.said] == [verb.partition(",")[0] for verb in verbs]
+    found = fake.status()
+    assert [(node["name"], node["state"], bool(node["reason"])) for node in found["nodes"]] == [
+        ("n1", "MIXED", False),
+        ("n2", "DRAINING", True),
+    ]
+    (window,) = found["reservations"]
+    assert window["nodes"] == ["n1", "n2"] and window["end"] - window["start"] == 7200
+    assert found["jobs"] == {"RUNNING": 1, "PENDING": 3}
+    assert found["accounting"] == "lost"
+    with lab.driving("[{at: {step: 1}, do: resume-node}]"):  # type: ignore[attr-defined]
+        wait_for(lambda: len(lab.said) == len(verbs) + 1)
+    assert not any(node["reason"] for node in fake.status()["nodes"])
+    assert lab.view("restart_count") == 0 and lab.view("state") == "RUNNING"
+
+
 def test_a_cancel_is_the_users(lab: Lab) -> None:
     with lab.driving("[{at: {step: 1}, do: cancel}]"):  # type: ignore[attr-defined]
         step(lab.attempt(), 1)

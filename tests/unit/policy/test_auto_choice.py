@@ -86,6 +86,12 @@ def test_a_window_free_of_preemption_is_counted_apart_and_followed_at_once() -> 
     assert choice.interval_at(2.5 * HOUR) < choice.interval_s / 3
 
 
+def test_an_interval_stays_finite_where_failures_come_faster_than_saves() -> None:
+    stretches = [Stretch(length_s=0.0, cause=Cause.PREEMPTED, was_saved=True)]
+    choice = choose(Measured(current_s=1.0, prior_mtbf_s=1.0, stretches=stretches, costs_s=(689.0,), exempt_s=1.0))
+    assert SHORTEST_S <= choice.interval_at(2.0) <= LONGEST_S
+
+
 STRETCH = st.builds(
     Stretch,
     length_s=st.floats(0, 1e9),

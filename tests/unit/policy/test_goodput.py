@@ -134,6 +134,20 @@ def test_the_slowest_ranks_excess() -> None:
     assert found.gpu_s[Label.USEFUL] == pytest.approx(4 * 1.5)
 
 
+def test_local_times_that_come_late_and_steps_that_no_rank_timed() -> None:
+    """On CUDA a window carries the local times of earlier steps; here step 3's never came, and window 1 of rank 0."""
+    story = []
+    for rank, slow_s in enumerate((0.0, 0.0, 0.25)):
+        who = {"rank": rank}
+        early = {"local_first": 0, "local_s": [0.5 + slow_s]}
+        late = {"local_first": 1, "local_s": [0.5 + slow_s, 0.0, 0.0]}
+        windows = [steps(2, 0, 1, 2, **who) | early, steps(2, 2, 3, 4, **who) | late]
+        story += [*started(0, **who), *(windows if rank else windows[1:])]
+    found = account([*story, resume(2, world=3)], [allocation(0, 6)])
+    # Of step 0 two ranks told, whose median is their mean.
+    assert found.gpu_s[Label.STRAGGLER] == pytest.approx(4 * (0.125 + 0.25))
+
+
 def test_attempts_of_which_little_is_known() -> None:
     agent = event("attempt", 1, rank=None, job_id="1", slurm_restart_count=0, nodes=["a"])
     found = account([agent], [allocation(0, 10), allocation(20, 30, attempt=1)])

@@ -77,7 +77,9 @@ class RunFiles:
     def rank(self, attempt: int, group: int = 0, rank: int = 0) -> EventWriter:
         return EventWriter(self.paths.events / f"a{attempt:04d}.r{group}.w{rank:05d}.jsonl", rank=rank)
 
-    def steps(self, attempt: int, first: int, count: int, *, rework: int = 0, group: int = 0) -> None:
+    def steps(
+        self, attempt: int, first: int, count: int, *, rework: int = 0, group: int = 0, until: int | None = None
+    ) -> None:
         """One worker group of an attempt: restored at ``first``, then ``count`` steps."""
         events = self.rank(attempt, group)
         events.emit("phase", phase="restore")
@@ -90,10 +92,12 @@ class RunFiles:
             torchelastic_restart_count=group,
             last_cause=None,
         )
+        events.emit("phase", phase="first_step", **({} if until is None else {"until": until}))
         events.emit("phase", phase="step")
         for start in range(first, first + count, 50):
             part = min(50, first + count - start)
-            events.emit("window", first=start, mono0=0.0, end_s=[0.1 * step for step in range(part)])
+            ends = [0.1 * (start - first + step) for step in range(part)]
+            events.emit("window", first=start, mono0=0.0, end_s=ends)
         events.close()
 
     def end(self, attempt: int, cause: str, step: int | None, **more: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -81,6 +83,30 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
     assert all(f"c-{label.value}{{" in text for label in Label)
     # One row of the timeline for each attempt, one chart each of loss, step times and checkpoints.
     assert outline.tags.count("svg") == 3 + 3
+
+
+def test_interval_decisions_are_drawn_as_they_held(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    solved = [
+        {
+            "t": 1e9 + at_s,
+            "what": "checkpoint interval",
+            "why": f"why {at_s}",
+            "interval_s": stands_s,
+            "target_s": 1200.0,
+        }
+        for at_s, stands_s in ((0.0, 600.0), (3600.0, 750.0), (10_800.0, 900.0))
+    ]
+    other = {"t": 1e9, "what": "requeue", "why": "because"}
+    text = page([replace(found, decisions=[other, *solved])])
+    assert "Checkpoint interval, minutes" in text and "hours</text>" in text
+    assert Outline(text).tags.count("svg") == 3 + 4
+    (points,) = re.findall(r'<polyline class="line l0" points="([^"]*)"><title>the one that stands', text)
+    heights = [point.split(",")[1] for point in points.split()]
+    # Three values, each held until the next, and the last one as a point.
+    assert len(heights) == 5 and heights[0] == heights[1] != heights[2] == heights[3] != heights[4]
+    assert "<title>why 3600.0</title>" in text
+    assert "Checkpoint interval" not in page([replace(found, decisions=[other, solved[0]])])
 
 
 def test_what_users_wrote_is_text(tmp_path: Path) -> None:

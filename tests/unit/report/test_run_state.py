@@ -119,3 +119,22 @@ def test_a_verdict_that_cannot_be_read_is_none(files: RunFiles, text: str) -> No
 def test_a_verdict_of_another_shape_is_no_crash(files: RunFiles, verdict: dict[str, str]) -> None:
     files.paths.verdict.write_text(json.dumps(verdict))
     assert _status(files, SaidScheduler(view("PENDING"))).state in ("queued", "finished")
+
+
+def test_what_is_left_is_told_from_the_newest_attempts_steps(files: RunFiles) -> None:
+    """It computes old steps again at the moment: they are left as well."""
+    first = files.attempt()
+    files.steps(first, 0, 400, until=1000)
+    files.end(first, "crash", 400)
+    second = files.attempt(1)
+    files.steps(second, 200, 100, rework=200, until=1000)
+    status = _status(files, SaidScheduler(view("RUNNING", restarts=1)))
+    assert (status.state, status.step, status.until_step) == ("running", 400, 1000)
+    assert status.steps_per_s == pytest.approx(10.0)
+    assert status.eta_s == pytest.approx(70.0)
+
+
+def test_a_script_that_does_not_say_how_far_it_goes_has_no_end_in_sight(files: RunFiles) -> None:
+    files.steps(files.attempt(), 0, 400)
+    status = _status(files, SaidScheduler(view("RUNNING")))
+    assert (status.until_step, status.eta_s) == (None, None) and status.steps_per_s == pytest.approx(10.0)

@@ -208,6 +208,8 @@ def _attempt(
     elif plan.ends == "hang":
         windows.flush()
         over_s = now_s + plan.hang_s
+        stood = {"culprit": 1, "culprit_node": "n1", "why": "stands", "idle_s": plan.hang_s - 0.1}
+        agents[0].say("hang", over_s - 0.1, status="confirmed", **stood)
         truth[Label.HANG] += plan.hang_s
     elif plan.ends == "crash":
         # Killed in the middle of a step, with what was not flushed yet.

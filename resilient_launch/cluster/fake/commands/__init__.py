@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from resilient_launch.cluster import hostlist
 from resilient_launch.cluster.fake.launch import Launcher
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
 from resilient_launch.cluster.fake.model import Job
 from resilient_launch.cluster.fake.options import Option, OptionError, parse
+from resilient_launch.core.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +41,15 @@ class Context:
 
 @dataclass(kw_only=True)
 class Reply:
-    """What a command answers. ``read`` asks for a script, ``wait`` keeps the command until that job or step is over."""
+    """What a command answers. ``read`` asks for a script, ``wait`` keeps the command until that job or step is over,
+    ``delay_s`` for so long before it prints anything."""
 
     code: int = 0
     out: str = ""
     err: str = ""
     read: str | None = None
     wait: str = ""
+    delay_s: float = 0.0
 
 
 class CommandError(Exception):
@@ -85,6 +89,14 @@ def read_arguments(
 def find_job(context: Context, text: str) -> Job | None:
     """The job that a job id on a command line means."""
     return context.life.jobs.get(int(text)) if text.isdigit() else None
+
+
+def expand_nodes(program: str, text: str) -> tuple[str, ...]:
+    """The names of a host list on a command line. Raises CommandError."""
+    try:
+        return hostlist.expand(text)
+    except UsageError:
+        raise CommandError(f"{program}: error: Invalid hostlist: {text}\n") from None
 
 
 def layout(format_text: str, fields: Mapping[str, str]) -> str:

@@ -6,8 +6,8 @@ import re
 import signal
 from pathlib import Path
 
-from resilient_launch.cluster.fake import hostlist, timefmt
-from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError
+from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, expand_nodes
 from resilient_launch.cluster.fake.model import JobRequest, WarnSignal
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.spec import FakeSpec
@@ -116,10 +116,7 @@ def _gpus(options: Arguments, num_nodes: int, tasks_per_node: int) -> int:
 
 
 def _names(spec: FakeSpec, text: str) -> tuple[str, ...]:
-    try:
-        names = tuple(hostlist.expand(text))
-    except ValueError:
-        raise CommandError(f"sbatch: error: Invalid hostlist: {text}\n") from None
+    names = expand_nodes("sbatch", text)
     if not set(names) <= set(spec.node_names):
         raise CommandError(_FAILED + "Invalid node name specified\n")
     return names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster import hostlist
+from resilient_launch.cluster.fake import timefmt
 from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
 from resilient_launch.cluster.fake.model import Job, JobState, Step, code_pair
 from resilient_launch.cluster.fake.options import table
@@ -20,6 +21,12 @@ OPTIONS = table(
     "x-associations:x= yaml"
 )
 _DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
+_LOST = (
+    "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to "
+    "host:localhost:6819: Connection refused\n"
+    "sacct: error: Sending PersistInit msg: Connection refused\n"
+    "sacct: error: Problem talking to the database: Connection refused\n"
+)
 _BRIEF = "jobid,state,exitcode"
 _WIDTHS = {
     "jobid": ("JobID", -12), "jobidraw": ("JobIDRaw", -12), "jobname": ("JobName", 10), "partition": ("Partition", 10),
@@ -39,8 +46,10 @@ _WIDTHS = {
 def run(context: Context, call: Call) -> Reply:
     """The newest run of each job, or with ``-D`` all of them."""
     given = read_arguments("sacct", call.arguments, OPTIONS)
-    if not context.life.spec.accounting:
+    if context.life.accounting.mode == "disabled":
         raise CommandError("Slurm accounting storage is disabled\n")
+    if context.life.accounting.mode == "lost":
+        raise CommandError(_LOST)
     columns = _columns(given, call)
     runs = _runs(context, given, call)
     rows = []
@@ -48,7 +57,7 @@ def run(context: Context, call: Call) -> Reply:
         rows.append([_job_value(context, job, name) for name, _ in columns])
         if "allocations" not in given:
             rows += [[_step_value(context, job, step, name) for name, _ in columns] for step in job.steps]
-    return Reply(out=_table(given, columns, rows))
+    return Reply(out=_table(given, columns, rows), delay_s=context.life.accounting.delay_s)
 
 
 def _columns(given: Arguments, call: Call) -> list[tuple[str, int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster import hostlist
+from resilient_launch.cluster.fake import timefmt
 from resilient_launch.cluster.fake.admission import can_ever_run, foresee
 from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
 from resilient_launch.cluster.fake.commands.request import OPTIONS, build_request

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from resilient_launch.cluster.fake import hostlist, timefmt
+from resilient_launch.cluster import hostlist
+from resilient_launch.cluster.fake import timefmt
 from resilient_launch.cluster.fake.commands import (
     Arguments,
     Call,
@@ -15,10 +16,13 @@ from resilient_launch.cluster.fake.commands import (
     find_job,
     read_arguments,
 )
+from resilient_launch.cluster.fake.commands import reservation as reservations
 from resilient_launch.cluster.fake.lifecycle import NO_SUCH_JOB, NotAllowedError
 from resilient_launch.cluster.fake.model import Job
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import block, config_lines, job_record, node_record, partition_record
+from resilient_launch.cluster.fake.users import user_name
+from resilient_launch.core.errors import UsageError
 
 OPTIONS = table(
     "all:a clusters:M= details:d federation:F future help:h hide local:L oneliner:o quiet:Q sibling uid:u= usage "
@@ -43,6 +47,8 @@ def run(context: Context, call: Call) -> Reply:
         "uhold": _hold,
         "release": _release,
         "update": _update,
+        "create": _create,
+        "delete": _delete,
         "ping": _ping,
         "version": lambda context, *_: Reply(out=f"slurm-wlm {context.life.spec.slurm_version}\n"),
     }
@@ -102,13 +108,13 @@ def _show_job(context: Context, given: Arguments, name: str) -> Reply:
 
 def _show_node(context: Context, given: Arguments, name: str) -> Reply:
     life = context.life
-    names = hostlist.expand(name) if name else list(life.nodes)
+    names = _names(name) if name else list(life.nodes)
     out = ""
     for item in names:
         if item not in life.nodes:
             return Reply(out=f"{out}Node {item} not found\n", code=1)
         started = float(life.database.meta("started") or 0)
-        out += block(node_record(life, life.nodes[item], started), oneliner="oneliner" in given)
+        out += block(node_record(life, life.nodes[item], started, context.now), oneliner="oneliner" in given)
     return Reply(out=out)
 
 
@@ -127,20 +133,21 @@ def _show_config(context: Context, given: Arguments, name: str) -> Reply:
 
 
 def _show_reservation(context: Context, given: Arguments, name: str) -> Reply:
-    if name:
-        return Reply(out=f"Reservation {name} not found\n", code=1)
-    return Reply(out="No reservations in the system\n")
+    return reservations.show(context, name, oneliner="oneliner" in given)
 
 
 def _show_hostnames(context: Context, given: Arguments, name: str) -> Reply:
     try:
         return Reply(out="".join(f"{host}\n" for host in hostlist.expand(name)))
-    except ValueError:
+    except UsageError:
         raise CommandError(f"Invalid hostlist: {name}\n") from None
 
 
 def _show_hostlist(context: Context, given: Arguments, name: str) -> Reply:
-    return Reply(out=hostlist.compress(name.split(",")) + "\n")
+    try:
+        return Reply(out=hostlist.compress(name.split(",")) + "\n")
+    except UsageError:
+        raise CommandError(f"Invalid hostlist: {name}\n") from None
 
 
 def _jobs(context: Context, words: list[str], reply: Reply) -> Iterator[Job]:
@@ -182,6 +189,23 @@ def _hold(context: Context, call: Call, given: Arguments, words: list[str]) -> R
 
 def _release(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
     return _each(context, words, context.life.release)
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    """``NAME=value`` words, the names in lower case; a word without a value stands for itself."""
+    return {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _create(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
+    values = _pairs(words)
+    if not values.keys() & {"reservation", "reservationname"}:
+        raise CommandError("Invalid creation entity\n")
+    return reservations.create(context, values, user_name(call.uid))
+
+
+def _delete(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
+    values = _pairs(words)
+    return reservations.delete(context, values.get("reservationname") or values.get("reservation", ""))
 
 
 def _update(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
@@ -231,8 +255,16 @@ def _update_job(context: Context, job: Job, values: dict[str, str]) -> None:
     context.life.touch(job)
 
 
+def _names(text: str) -> list[str]:
+    """The names that a host list stands for; text that is none is a name that no node has."""
+    try:
+        return list(hostlist.expand(text))
+    except UsageError:
+        return [text]
+
+
 def _known_nodes(context: Context, text: str) -> list[str]:
-    names = hostlist.expand(text)
+    names = _names(text)
     if any(name not in context.life.nodes for name in names):
         raise NotAllowedError("Invalid node name specified")
     return names
@@ -263,7 +295,7 @@ def _set_limit(job: Job, text: str) -> None:
 def _update_nodes(context: Context, values: dict[str, str]) -> Reply:
     life = context.life
     state = values.get("state", "").upper()
-    for name in hostlist.expand(values["nodename"]):
+    for name in _names(values["nodename"]):
         node = life.nodes.get(name)
         if node is None:
             raise CommandError("slurm_update error: Invalid node name specified\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilient_launch.cluster.fake import hostlist
+from resilient_launch.cluster import hostlist
 from resilient_launch.cluster.fake.commands import Call, Context, Reply, layout, read_arguments
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import node_state
@@ -19,7 +19,15 @@ _TITLES = {
     "N": "NODELIST", "n": "HOSTNAMES", "c": "CPUS", "m": "MEMORY", "G": "GRES", "C": "CPUS(A/I/O/T)", "E": "REASON",
     "p": "PRIO_TIER", "M": "PREEMPT_MODE",
 }  # fmt: skip
-_SHORT = {"IDLE": "idle", "MIXED": "mix", "ALLOCATED": "alloc", "DOWN": "down", "DRAINED": "drain", "DRAINING": "drng"}
+_SHORT = {
+    "IDLE": "idle",
+    "MIXED": "mix",
+    "ALLOCATED": "alloc",
+    "MAINT": "maint",
+    "DOWN": "down",
+    "DRAINED": "drain",
+    "DRAINING": "drng",
+}
 
 
 def run(context: Context, call: Call) -> Reply:
@@ -35,7 +43,7 @@ def run(context: Context, call: Call) -> Reply:
             continue
         groups: dict[str, list[str]] = {}
         for node in life.nodes.values():
-            state = node_state(life, node)
+            state = node_state(life, node, context.now)
             groups.setdefault(f"{state}/{node.name}" if one_each else state, []).append(node.name)
         for key, names in groups.items():
             state = key.split("/")[0]

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from resilient_launch.cluster.fake import hostlist, timefmt
-from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, layout, read_arguments
+from resilient_launch.cluster import hostlist
+from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake.commands import (
+    Arguments,
+    Call,
+    CommandError,
+    Context,
+    Reply,
+    expand_nodes,
+    layout,
+    read_arguments,
+)
 from resilient_launch.cluster.fake.model import Job, JobState
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import num_cpus
@@ -106,7 +116,7 @@ def _matches(given: Arguments, call: Call, job: Job) -> bool:
         if option in given and value not in given.get(option).split(","):
             return False
     wanted_nodes = given.get("nodelist") or given.get("nodes")
-    return not wanted_nodes or bool(set(hostlist.expand(wanted_nodes)) & set(job.nodes))
+    return not wanted_nodes or bool(set(expand_nodes("squeue", wanted_nodes)) & set(job.nodes))
 
 
 def fields(context: Context, job: Job) -> Mapping[str, str]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from resilient_launch.cluster.fake import hostlist
-from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
+from resilient_launch.cluster.fake.commands import (
+    Arguments,
+    Call,
+    CommandError,
+    Context,
+    Reply,
+    expand_nodes,
+    read_arguments,
+)
 from resilient_launch.cluster.fake.launch import StepIO
 from resilient_launch.cluster.fake.lifecycle import ALREADY_DONE, NO_SUCH_JOB
 from resilient_launch.cluster.fake.model import Job, Step, StepNode
@@ -85,9 +92,9 @@ def _number(given: Arguments, name: str) -> int | None:
 
 def _nodes(given: Arguments, job: Job) -> list[str]:
     """The nodes of the step, in the job's order: those named, or the first of the job's."""
-    excluded = set(hostlist.expand(given.get("exclude")))
+    excluded = set(expand_nodes("srun", given.get("exclude")))
     names = [name for name in job.nodes if name not in excluded]
-    wanted = hostlist.expand(given.get("nodelist"))
+    wanted = expand_nodes("srun", given.get("nodelist"))
     if not set(wanted) <= set(names):
         raise CommandError(
             f"srun: error: Unable to create step for job {job.job_id}: Requested node configuration is not available\n"

@@ -1,0 +1,177 @@
+"""The checkpoint writer: one process for each rank, which hashes, writes and publishes what lies in the arena.
+
+``python -m resilient_launch.checkpoint.background.process SOCKET PARENT`` serves one training process after another,
+as a worker-group restart brings them, and keeps its arena warm between them. It ends with the process that started it.
+It publishes through the store's own protocol; the words between ranks go over the training process's board, so that a
+save whose training is gone can't complete behind anybody's back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from resilient_launch.checkpoint.background.arena import Arena, available_bytes
+from resilient_launch.checkpoint.background.wire import Channel
+from resilient_launch.checkpoint.merging import merge_parts
+from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankReport, Rounds, publish
+from resilient_launch.checkpoint.store.direct import write_image
+from resilient_launch.checkpoint.store.rounds import error_to_json
+from resilient_launch.core.errors import CheckpointError
+from resilient_launch.core.ids import CheckpointId
+
+_LOOK_S = 0.5
+"""How often it looks whether whoever started it still lives."""
+_ANSWER_S = 60.0
+"""How long the training process may take for a word beyond the time that it was asked to wait."""
+_MOST_OF_MEMORY = 0.8
+"""The part of the available memory that the snapshots of a node may take; the training's own peaks need the rest."""
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class RemoteBoard:
+    """The training process's board, asked over the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def post(self, key: str, value: bytes) -> None:
+        self._ask({"op": "post", "key": key, "value": value.decode()}, _ANSWER_S)
+
+    def read(self, key: str, timeout_s: float) -> bytes:
+        answer = self._ask({"op": "read", "key": key, "timeout_s": timeout_s}, timeout_s + _ANSWER_S)
+        if answer.get("error") == "timeout":
+            raise TimeoutError(key)
+        return str(answer["value"]).encode()
+
+    def discard(self, key: str) -> None:
+        self._ask({"op": "discard", "key": key}, _ANSWER_S)
+
+    def _ask(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        try:
+            self._channel.send(message)
+            answer, _ = self._channel.receive(timeout_s)
+        except TimeoutError:
+            raise ConnectionError("the training process does not answer") from None
+        if answer.get("error") == "gone":
+            raise ConnectionError(answer["why"])
+        return answer
+
+
+class Writer:
+    """Serves one connection after another. ``parent`` is the process that it ends with."""
+
+    def __init__(self, listener: socket.socket, parent: int) -> None:
+        self._listener, self._parent = listener, parent
+        self._arena: Arena | None = None
+
+    def run(self) -> None:
+        self._listener.settimeout(_LOOK_S)
+        while os.getppid() == self._parent:
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            channel = Channel(connection)
+            with contextlib.suppress(ConnectionError):
+                self._serve(channel)
+            channel.close()
+
+    def _serve(self, channel: Channel) -> None:
+        rounds: Rounds | None = None
+        while os.getppid() == self._parent:
+            try:
+                message, _ = channel.receive(_LOOK_S)
+            except TimeoutError:
+                continue
+            if message["op"] == "arena":
+                self._give_arena(channel, int(message["num_bytes"]), int(message["num_sharing"]))
+            else:
+                rounds = rounds or Rounds(
+                    RemoteBoard(channel), rank=int(message["rank"]), world_size=int(message["world_size"])
+                )
+                channel.send(self._save(channel, rounds, message))
+
+    def _give_arena(self, channel: Channel, num_bytes: int, num_sharing: int) -> None:
+        if self._arena is None or self._arena.num_bytes < num_bytes:
+            if self._arena is not None:
+                self._arena.close()
+            self._arena = None
+            left_bytes = int(_MOST_OF_MEMORY * available_bytes()) // num_sharing
+            if num_bytes > left_bytes:
+                why = f"a snapshot needs {num_bytes} bytes of memory, {left_bytes} can be spared"
+                channel.send({"op": "refused", "why": why})
+                return
+            try:
+                self._arena = Arena.create(num_bytes)
+            except OSError as error:
+                channel.send({"op": "refused", "why": str(error)})
+                return
+        channel.send({"op": "arena", "num_bytes": self._arena.num_bytes}, self._arena.fd)
+
+    def _save(self, channel: Channel, rounds: Rounds, job: dict[str, Any]) -> dict[str, Any]:
+        began = time.monotonic()
+        written_s = 0.0
+        ident = CheckpointId(attempt=job["attempt"], restart=job["restart"], step=job["step"])
+        digesting = Digesting(algorithm=job["algorithm"], chunk_bytes=job["chunk_bytes"])
+        round_ = rounds.start(job["round"], float(job["timeout_s"]))
+
+        def write(directory: Path) -> RankReport:
+            nonlocal written_s
+            assert self._arena is not None
+            entry = write_image(
+                directory,
+                job["shard"],
+                self._arena.view,
+                job["num_bytes"],
+                algorithm=digesting.algorithm,
+                chunk_bytes=digesting.chunk_bytes,
+                is_abandoned=lambda: channel.is_closed() or os.getppid() != self._parent,
+            )
+            written_s = time.monotonic() - began
+            return RankReport(files=(entry,), index=job["part"])
+
+        def announce(published: Published) -> None:
+            commit_s = time.monotonic() - began - written_s
+            word = {"op": "durable", "num_bytes": published.num_bytes, "write_s": written_s, "commit_s": commit_s}
+            channel.send(word)
+
+        try:
+            publish(
+                Path(job["directory"]),
+                ident,
+                round_,
+                write=write,
+                merge=lambda parts: merge_parts(parts, job["trees"]),
+                facts=Facts(**job["facts"]),
+                digesting=digesting,
+                announce=announce,
+            )
+        except CheckpointError as error:
+            return {"op": "failed", "error": error_to_json(error, round_.rank)}
+        except Exception as error:
+            # Whatever it is, it fails this save alone; the next one may find the world in better order.
+            return {"op": "failed", "error": error_to_json(round_.fail(error), round_.rank)}
+        return {"op": "done"}
+
+
+def main(path: str, parent: int) -> None:
+    # The end of the training is the training's to decide; this process only has to see it through.
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Bound aside and renamed, so that nobody who finds the socket is turned away from it.
+    listener.bind(f"{path}.new")
+    listener.listen()
+    Path(f"{path}.new").rename(path)
+    Writer(listener, parent).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

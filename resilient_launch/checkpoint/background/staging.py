@@ -1,0 +1,168 @@
+"""Copying a captured state into the arena: laid out as the shard file will be, so that the writer only has to write."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from resilient_launch.checkpoint.background.arena import Arena
+from resilient_launch.checkpoint.dcp import SHARD_ALIGNMENT_BYTES, plan_save, shard_name
+from resilient_launch.checkpoint.index import Chunk, StoredTensor, merge_tensors, tensor_to_json
+from resilient_launch.checkpoint.train_state import Capture
+from resilient_launch.checkpoint.tree import dtype_name, tensor_bytes
+from resilient_launch.core.errors import CheckpointError
+
+_BLOCK_BYTES = 8 << 20
+_MOST_THREADS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one tensor, or this rank's block of one, lies in the shard."""
+
+    key: str
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A rank's shard: its places in order, its length, and ``tensors``, its part of the index as JSON."""
+
+    places: tuple[Place, ...]
+    num_bytes: int
+    tensors: Mapping[str, Any]
+
+
+class Stager:
+    """Lays out and copies one rank's part of a state. Remembers the layout, which stays the same from save to save."""
+
+    def __init__(self, rank: int, world_size: int, num_sharing: int = 1) -> None:
+        self._rank, self._world_size = rank, world_size
+        # One core does not use up the memory's speed; the cores of other ranks are theirs.
+        num_cores = len(os.sched_getaffinity(0)) // num_sharing
+        self._num_helpers = max(min(num_cores, _MOST_THREADS) - 1, 0)
+        self._pool = ThreadPoolExecutor(max(self._num_helpers, 1), thread_name_prefix="rlaunch-copy")
+        self._signature: object = None
+        self._layout: Layout | None = None
+        self._laid_out_in: Arena | None = None
+        self._pinned: torch.Tensor | None = None
+
+    def layout(self, capture: Capture) -> Layout:
+        """Where everything that this rank writes will lie."""
+        signature = (capture.pinned, [_signature(key, tensor) for key, tensor in capture.tensors.items()])
+        if self._layout is None or signature != self._signature:
+            self._layout, self._signature = self._lay_out(capture), signature
+            self._laid_out_in = None
+        return self._layout
+
+    def copy(self, capture: Capture, arena: Arena) -> Layout:
+        """Copy what this rank writes into ``arena``; the training may change its tensors as soon as this returns."""
+        layout = self.layout(capture)
+        if self._laid_out_in is not arena:
+            self._clear_gaps(layout, arena)
+            self._laid_out_in = arena
+        on_devices = []
+        blocks: deque[tuple[int, int, int]] = deque()
+        for place in layout.places:
+            tensor = _local(capture.tensors[place.key])
+            if tensor.device.type != "cpu":
+                on_devices.append((place, tensor))
+            elif tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+                target, source = arena.address + place.offset, tensor.data_ptr()
+                for start in range(0, place.num_bytes, _BLOCK_BYTES):
+                    blocks.append((target + start, source + start, min(_BLOCK_BYTES, place.num_bytes - start)))
+            else:
+                arena.view[place.offset : place.offset + place.num_bytes] = tensor_bytes(tensor.detach())
+        helpers = [self._pool.submit(_move, blocks) for _ in range(min(self._num_helpers, len(blocks) - 1))]
+        _move(blocks)
+        for helper in helpers:
+            helper.result()
+        if on_devices:
+            self._copy_from_devices(on_devices, arena)
+        return layout
+
+    def close(self) -> None:
+        """Let go of the arena; before the arena itself goes."""
+        if self._pinned is not None and self._pinned.is_pinned():
+            _cuda_runtime().cudaHostUnregister(self._pinned.data_ptr())
+        self._pinned = None
+        self._laid_out_in = None
+
+    def _copy_from_devices(self, tensors: list[tuple[Place, torch.Tensor]], arena: Arena) -> None:
+        """Copies in flight together on each device's current stream, after the work that is already there."""
+        if self._pinned is None or self._pinned.data_ptr() != arena.address:
+            self.close()
+            self._laid_out_in = arena
+            self._pinned = torch.frombuffer(arena.mapped, dtype=torch.uint8)
+            # Pageable memory would do too, at a part of the speed and one copy after the other.
+            _cuda_runtime().cudaHostRegister(arena.address, arena.num_bytes, 0)
+        for place, tensor in tensors:
+            source = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            target = self._pinned[place.offset : place.offset + place.num_bytes]
+            target.view(source.dtype).view(source.shape).copy_(source, non_blocking=True)
+        for device in {tensor.device for _, tensor in tensors}:
+            torch.cuda.current_stream(device).synchronize()
+
+    def _lay_out(self, capture: Capture) -> Layout:
+        plan, _ = plan_save(capture.tensors, rank=self._rank, world_size=self._world_size, pinned=capture.pinned)
+        name, position = shard_name(self._rank), 0
+        places: list[Place] = []
+        parts: list[Mapping[str, Any]] = []
+        for item in plan.items:
+            if item.tensor_data is None:
+                raise CheckpointError(f"{item.index.fqn} is not a tensor", why="nothing is pickled here")
+            tensor = _local(capture.tensors[item.index.fqn])
+            position += -position % SHARD_ALIGNMENT_BYTES
+            place = Place(key=item.index.fqn, offset=position, num_bytes=tensor.numel() * tensor.element_size())
+            chunk = Chunk(
+                offsets=tuple(item.tensor_data.chunk.offsets),
+                sizes=tuple(item.tensor_data.chunk.sizes),
+                file=name,
+                offset=position,
+                num_bytes=place.num_bytes,
+            )
+            stored = StoredTensor(dtype=dtype_name(tensor.dtype), shape=tuple(item.tensor_data.size), chunks=(chunk,))
+            places.append(place)
+            parts.append({place.key: tensor_to_json(stored)})
+            position += place.num_bytes
+        tensors = {key: tensor_to_json(tensor) for key, tensor in merge_tensors(parts).items()}
+        return Layout(places=tuple(places), num_bytes=position, tensors=tensors)
+
+    def _clear_gaps(self, layout: Layout, arena: Arena) -> None:
+        """What an earlier layout left between the tensors would otherwise end up in the file."""
+        position = 0
+        for place in layout.places:
+            arena.view[position : place.offset] = bytes(place.offset - position)
+            position = place.offset + place.num_bytes
+
+
+def _move(blocks: deque[tuple[int, int, int]]) -> None:
+    """Copy blocks (to, from, bytes) until none is left; in several threads at once, as none holds Python's lock."""
+    with contextlib.suppress(IndexError):
+        while True:
+            ctypes.memmove(*blocks.popleft())
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _cuda_runtime() -> Any:
+    runtime: Any = torch.cuda
+    return runtime.cudart()
+
+
+def _signature(key: str, tensor: torch.Tensor) -> tuple[object, ...]:
+    if isinstance(tensor, DTensor):
+        return key, tensor.dtype, tensor.shape, tensor.device_mesh, tensor.placements, tensor.to_local().shape
+    return key, tensor.dtype, tensor.shape

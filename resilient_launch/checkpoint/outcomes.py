@@ -1,0 +1,72 @@
+"""What a save or a restore comes to, and a save that is still under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from resilient_launch.checkpoint.store import Manifest, Verdict
+from resilient_launch.core.errors import CheckpointError
+from resilient_launch.core.ids import CheckpointId
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveReport:
+    """One finished save. ``staged_s`` is how long training was held up, ``durable_s`` how long until it was safe.
+
+    A save in the background also tells how long of ``staged_s`` it ``waited_s`` for the one before it, and how long
+    writing and committing took.
+    """
+
+    id: CheckpointId
+    num_bytes: int
+    staged_s: float
+    durable_s: float
+    waited_s: float = 0.0
+    write_s: float = 0.0
+    commit_s: float = 0.0
+    pruned: tuple[CheckpointId, ...] = ()
+
+
+class Saving:
+    """A save that was begun; training goes on meanwhile."""
+
+    def __init__(self, ident: CheckpointId, staged_s: float) -> None:
+        self.id, self.staged_s = ident, staged_s
+        self.staged_at = time.monotonic()
+        self._outcome: SaveReport | CheckpointError | None = None
+        self._over = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> SaveReport:
+        """The report, once it is durable. Raises CheckpointError when it failed, TimeoutError."""
+        if not self._over.wait(timeout_s):
+            raise TimeoutError(f"checkpoint {self.id} is still being written")
+        if isinstance(self._outcome, CheckpointError):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+    def settle(self, outcome: SaveReport | CheckpointError) -> None:
+        """Say how it ended."""
+        self._outcome = outcome
+        self._over.set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What training goes on from. ``verdicts`` tell, newest first, why newer checkpoints were not chosen."""
+
+    id: CheckpointId
+    step: int
+    manifest: Manifest
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...]
+
+
+OnEnd = Callable[[Saving, SaveReport | CheckpointError], None]

@@ -1,0 +1,23 @@
+"""Wrong: the generators are seeded after the restore, so every resume draws the first numbers again."""
+
+from __future__ import annotations
+
+import resilient_launch as rl
+from resilient_launch.examples.broken.common import STEPS, make_model, make_optimizer, make_sampler, train_step
+
+
+def main() -> None:
+    with rl.attach() as run:
+        run.seed(1)
+        model = make_model()
+        optimizer, sampler = make_optimizer(model), make_sampler(run)
+        state = rl.TrainState(model=model, optimizer=optimizer, data=sampler)
+        run.restore(state)
+        run.seed(2)  # belongs before the restore
+        batches = sampler.batches()
+        for step in run.steps(state, until=STEPS):
+            run.log(step, loss=train_step(model, optimizer, next(batches)))
+
+
+if __name__ == "__main__":
+    main()

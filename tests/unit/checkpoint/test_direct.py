@@ -1,0 +1,60 @@
+"""A file written straight from memory is the file that the plain writer makes, wherever it lies."""
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from resilient_launch.checkpoint.store.direct import write_image
+from resilient_launch.checkpoint.store.files import FileWriter
+from resilient_launch.core.errors import CheckpointError
+
+
+def image_of(data: bytes) -> memoryview:
+    mapped = mmap.mmap(-1, len(data) + 4096)
+    mapped[: len(data)] = data
+    # What follows the data in its last block must not reach the file.
+    mapped[len(data) : len(data) + 10] = b"garbage..."
+    return memoryview(mapped)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4095, 4096, 8192, 8193, 100_000])
+@pytest.mark.parametrize("chunk_bytes", [4096, 8192, 1000])
+@pytest.mark.parametrize("where", ["here", "/dev/shm"])
+def test_it_is_what_the_plain_writer_makes(tmp_path: Path, num_bytes: int, chunk_bytes: int, where: str) -> None:
+    directory = tmp_path if where == "here" else Path(where)
+    if not os.access(directory, os.W_OK):
+        pytest.skip(f"no {directory}")
+    data = os.urandom(num_bytes)
+    name = f"direct-{os.getpid()}"
+    try:
+        entry = write_image(
+            directory, name, image_of(data), num_bytes, algorithm="xxh3-128", chunk_bytes=chunk_bytes, num_threads=2
+        )
+        assert (directory / name).read_bytes() == data
+    finally:
+        (directory / name).unlink()
+    with FileWriter(tmp_path, name, chunk_bytes=chunk_bytes) as plain:
+        plain.write(data)
+        assert plain.finish() == entry
+
+
+def test_an_existing_file_is_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"mine")
+    with pytest.raises(CheckpointError, match="File exists"):
+        write_image(tmp_path, "a", image_of(b"x"), 1, algorithm="xxh3-128", chunk_bytes=4096)
+    assert (tmp_path / "a").read_bytes() == b"mine"
+
+
+def test_an_abandoned_file_is_no_entry(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="abandoned"):
+        write_image(
+            tmp_path,
+            "a",
+            image_of(bytes(9000)),
+            9000,
+            algorithm="xxh3-128",
+            chunk_bytes=4096,
+            is_abandoned=lambda: True,
+        )
