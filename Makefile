@@ -8,8 +8,8 @@ QUICKSTART_ROOT ?= build/quickstart
 REHEARSE_ROOT ?= build/rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults campaigns integration contract \
-	contract-mutations slurm-24.11 rehearse bench stagger-storm clean
+.PHONY: help install quickstart test lint unit faults campaigns integration contract contract-mutations slurm-24.11 \
+	rehearse bench bench-checkpoint stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
@@ -18,6 +18,7 @@ help:
 	@echo "make slurm-24.11  Debian 13's Slurm in build/, for the contract's second real one; contract-mutations breaks the fake"
 	@echo "make campaigns    crash points, storage errors, reordering, power cuts and chaos, long form"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
+	@echo "make bench-checkpoint  saving and loading against the machine's limits and torch's own ways"
 	@echo "make rehearse     every rehearsal of the quickstart, then of jobs with one mistake each (half an hour)"
 	@echo "make bench        every benchmark, short form"
 
@@ -72,6 +73,10 @@ integration: install
 stagger-storm: install
 	$(BIN)/python -m tests.faults.storm --seconds 120
 	$(BIN)/python -m tests.faults.side_by_side
+
+# Ten minutes and 20 GB of writes into build/ on a quiet machine; every figure beside the machine's own limit.
+bench-checkpoint: install
+	$(BIN)/python -m benchmarks.checkpoint
 
 # Half an hour on two quiet cores; the first line alone is the quickstart under every scenario.
 rehearse: install

@@ -109,3 +109,15 @@ def seconds(option: str, text: str) -> float:
         return parse_duration(text)
     except UsageError as error:
         raise UsageError(error.what, where=option, why=error.why, hint=f"{option} {error.hint}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that an option asked for. Raises UsageError where that cannot be."""
+    from resilient_launch.core.durable import replace_file
+    from resilient_launch.core.errors import UsageError
+
+    try:
+        replace_file(path.absolute(), text.encode())
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"cannot write {str(path)!r}", why=why, hint="a path in a directory that exists") from error

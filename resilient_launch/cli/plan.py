@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from resilient_launch.cli.common import Root
+from resilient_launch.cli.common import Root, write_text
 
 if TYPE_CHECKING:
     from resilient_launch.lab.simulate.fit import RunFit
@@ -46,6 +46,7 @@ def interval(
     ] = None,
     time_limit: Annotated[str | None, typer.Option(help="The attempt's time limit, to check the cost against.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the curve to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the answer and the curve.")] = None,
     root: Root = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -79,7 +80,13 @@ def interval(
         )
     answer = _answer(situation, limit_s, fit, has_own_mtbf=bool(mtbf or nodes))
     if svg is not None:
-        _write_svg(svg, answer)
+        from resilient_launch.lab.simulate.svg import curve
+
+        write_text(svg, curve(answer["curve"], answer["flat"]))
+    if html is not None:
+        from resilient_launch.lab.simulate.page import plan_page
+
+        write_text(html, plan_page(answer))
     if as_json:
         import json
 
@@ -90,6 +97,8 @@ def interval(
     _print(answer, situation)
     if svg is not None:
         typer.echo(f"curve: {svg}", err=True)
+    if html is not None:
+        typer.echo(f"page: {html}", err=True)
 
 
 def _lacking(option: str, fit: RunFit | None, why: str, hint: str) -> NoReturn:
@@ -228,14 +237,3 @@ def _print(answer: dict[str, Any], situation: Situation) -> None:
     best_s = answer["intervals"]["best"]["interval_s"]
     if best_s is not None:
         typer.echo(f"next: checkpoint: {{every: {text(best_s)}}}, or every: auto", err=True)
-
-
-def _write_svg(path: Path, answer: dict[str, Any]) -> None:
-    from resilient_launch.core.errors import RlaunchError
-    from resilient_launch.lab.simulate.svg import curve
-
-    try:
-        path.write_text(curve(answer["curve"], answer["flat"]), encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RlaunchError("the curve", where=str(path), why=reason, hint="a file in a directory of yours") from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resilient_launch.cli.common import Root, complete_run, root_of
+from resilient_launch.cli.common import Root, complete_run, root_of, write_text
 from resilient_launch.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def report(
         return
     found = gather(names, directory, since_s=_since(since), in_full=html is not None)
     if html is not None:
-        _write(html, _page(found))
+        write_text(html, _page(found))
     if metrics is not None:
         from resilient_launch.report.metrics import exposition
 
-        _write(metrics, exposition(found))
+        write_text(metrics, exposition(found))
     if as_json:
         from resilient_launch.report.document import SCHEMA
         from resilient_launch.report.document import as_json as document
@@ -65,16 +65,6 @@ def _page(found: list[RunReport]) -> str:
     from resilient_launch.report.html import page
 
     return page(found)
-
-
-def _write(path: Path, text: str) -> None:
-    from resilient_launch.core.durable import replace_file
-
-    try:
-        replace_file(path.absolute(), text.encode())
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise UsageError(f"cannot write {str(path)!r}", why=why, hint="a path in a directory that exists") from error
 
 
 def _text(found: list[RunReport]) -> str:

@@ -51,6 +51,7 @@ def job(
     events: Annotated[
         Path | None, typer.Option(help="Write one run's events to this file, for the first interval.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the table and bars.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Play one job many times: goodput by component, with its 95 % confidence interval."""
@@ -99,6 +100,11 @@ def job(
     outcomes = simulate(models, num_runs=runs, seed=seed)
     warnings = [oddity] if (oddity := situation.oddity()) else []
     rows = [_row(name, each, outcome) for (name, each), outcome in zip(plans.items(), outcomes, strict=True)]
+    if html is not None:
+        from resilient_launch.cli.common import write_text
+        from resilient_launch.lab.simulate.page import job_page
+
+        write_text(html, job_page(rows, runs))
     if as_json:
         import json
 

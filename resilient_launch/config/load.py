@@ -125,6 +125,9 @@ def _build(values: dict[str, Any], base: Path, report: Report) -> LaunchConfig:
         values["script"] = str(Path(script).relative_to(workdir)) if inside else script
     if (shared := values.get("stagger")) is not None and shared.group is not None:
         values["stagger"] = replace(shared, group=Path(os.path.normpath(workdir / shared.group)))
+    if (saving := values.get("checkpoint")) is not None and saving.failure_history is not None:
+        history = Path(os.path.normpath(workdir / saving.failure_history))
+        values["checkpoint"] = replace(saving, failure_history=history)
     given = values.pop("fake", {})
     config = LaunchConfig(**{"name": "", **values})
     default = FakeSpec()

@@ -49,6 +49,8 @@ class CheckpointConfig:
     """How often training saves without being asked."""
     failures_per_1000_node_days: float = FAILURES_PER_1000_NODE_DAYS
     """What ``auto`` believes of the nodes before the run has shown better."""
+    failure_history: Path | None = None
+    """File on shared storage that the runs of a site feed with how their attempts ended, and ``auto`` learns from."""
     preempt_exempt_s: float = 0.0
     """How old an attempt must be before the site may preempt it (PreemptExemptTime); ``auto`` saves just before."""
     keep: int = 3

@@ -134,6 +134,7 @@ FAKE: Fields = {
 CHECKPOINT: Fields = {
     "every": Field("every", v.every, v.write_every),
     "failures_per_1000_node_days": Field("failures_per_1000_node_days", v.number(0.001, 100_000)),
+    "failure_history": Field("failure_history", _directory, str),
     "preempt_exempt": Field("preempt_exempt_s", v.duration(0), format_duration),
     "keep": Field("keep", v.integer(1)),
     "keep_spaced": Field("keep_spaced_s", v.duration(1), format_duration),

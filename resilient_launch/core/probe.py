@@ -86,6 +86,20 @@ def probe(directory: Path, *, remote: Sequence[str] = ()) -> MountReport:
         )
 
 
+def filesystem(path: Path) -> str:
+    """The type of the file system that holds ``path``, by the longest mount point above it; empty if unknown."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError):
+        resolved = path.resolve()
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _device, point, found = line.split()[:3]
+            point = point.encode().decode("unicode_escape")
+            # Of two on one point, the later one covers the earlier.
+            if len(point) >= len(best) and resolved.is_relative_to(point):
+                best, kind = point, found
+    return kind
+
+
 def clock_offset_s(directory: Path) -> float:
     """The server's clock minus this machine's, within the time that one small write takes. Raises OSError."""
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as name:

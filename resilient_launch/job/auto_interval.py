@@ -14,8 +14,10 @@ from resilient_launch.core.causes import Cause
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import Attempt
 from resilient_launch.job.context import Allocation
+from resilient_launch.job.drains import Drains
 from resilient_launch.job.interval_history import DECISION, History, read_history
 from resilient_launch.job.page import Page
+from resilient_launch.job.site_history import failures_per_1000_node_days
 from resilient_launch.policy.auto_interval import FALLBACK_S, NUM_COSTS, Choice, Measured, Stretch, choose
 from resilient_launch.policy.failure_rate import mtbf_of_nodes_s
 from resilient_launch.policy.hazard import Hazard, next_save
@@ -26,6 +28,10 @@ log = logging.getLogger("rlaunch.agent")
 
 class SaveClock(Protocol):
     """Tells the first node's agent when a save is due."""
+
+    @property
+    def mtbf_s(self) -> float | None:
+        """The job's mean time between failures as it was measured, in seconds; None where it was not."""
 
     def group_started(self) -> None:
         """A worker group starts; every one but the attempt's first follows a crash."""
@@ -39,6 +45,8 @@ class SaveClock(Protocol):
 
 class FixedClock:
     """Saves every ``every_s`` seconds; None leaves it to the steps."""
+
+    mtbf_s: float | None = None
 
     def __init__(self, every_s: float | None) -> None:
         self._every_s = every_s
@@ -55,6 +63,8 @@ class FixedClock:
 
 class StepsClock:
     """Saves every ``every_steps`` steps, for runs whose saves wait for a turn; others count their steps themselves."""
+
+    mtbf_s: float | None = None
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
@@ -94,6 +104,7 @@ class AutoClock:
         self._born = time.monotonic() - max(time.time() - attempt.claimed_at, 0.0)
         self._limit_s = end_s - attempt.claimed_at if end_s is not None else None
         self._costs_s = list(history.costs_s)
+        self._drains = Drains(history.drains_s, history.slowdown)
         self._restart_s = history.restart_s
         self._crashes: list[Stretch] = []
         self._stretch_began_s = 0.0
@@ -105,6 +116,10 @@ class AutoClock:
         self._interval_s = history.interval_s or FALLBACK_S
 
     @property
+    def mtbf_s(self) -> float | None:
+        return self.choice.rate.mtbf_s if self.choice is not None else None
+
+    @property
     def interval_s(self) -> float:
         """The interval that stands."""
         return self._interval_s
@@ -114,6 +129,7 @@ class AutoClock:
 
     def group_started(self) -> None:
         self._num_groups += 1
+        self._drains.group_started()
         if self._num_groups > 1:
             age_s = self._age_s()
             began_s = self._stretch_began_s
@@ -124,6 +140,7 @@ class AutoClock:
     def is_due(self, now: float, last: float, pages: Sequence[Page]) -> bool:
         if not self._has_stepped:
             self._has_stepped, self._restart_s = True, self._age_s()
+        self._drains.look(now, pages)
         newest = max(pages, key=lambda page: page.saved_mono)
         if newest.saved_mono > self._saved_mono:
             self._saved_mono = newest.saved_mono
@@ -158,6 +175,8 @@ class AutoClock:
                 prior_mtbf_s=self._prior_mtbf_s,
                 stretches=[*self._history.stretches, *self._crashes, running],
                 costs_s=self._costs_s,
+                drains_s=self._drains.drains_s,
+                slowdown=self._drains.slowdown,
                 exempt_s=self._exempt_s,
             )
             choice = choose(measured)
@@ -174,6 +193,8 @@ class AutoClock:
             inputs={
                 "current_s": self._interval_s,
                 "costs_s": self._costs_s,
+                "drains_s": self._drains.drains_s,
+                "slowdown": self._drains.slowdown,
                 "restart_s": self._restart_s,
                 "prior_mtbf_s": self._prior_mtbf_s,
                 "exempt_s": self._exempt_s,
@@ -201,10 +222,13 @@ def save_clock(
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("earlier attempts can't be read (%s): the interval starts without their history", error)
         history = History(stretches=(), interval_s=None, costs_s=(), restart_s=None)
+    rate = checkpoint.failures_per_1000_node_days
+    if checkpoint.failure_history is not None:
+        rate = failures_per_1000_node_days(checkpoint.failure_history, paths, rate)
     return AutoClock(
         attempt=attempt,
         history=history,
-        prior_mtbf_s=mtbf_of_nodes_s(allocation.num_nodes, checkpoint.failures_per_1000_node_days),
+        prior_mtbf_s=mtbf_of_nodes_s(allocation.num_nodes, rate),
         exempt_s=checkpoint.preempt_exempt_s,
         signal_lead_s=config.signal_lead_s,
         end_s=allocation.end_time,

@@ -30,6 +30,7 @@ from resilient_launch.job.control import ControlRequest
 from resilient_launch.job.failures import NodeReport
 from resilient_launch.job.judgement import judge, wish_of
 from resilient_launch.job.requeue import Return, come_back
+from resilient_launch.job.site_history import note_attempt
 from resilient_launch.policy import notice as notice_policy
 from resilient_launch.policy.requeue import Decision
 
@@ -173,6 +174,9 @@ def conclude(
     with contextlib.suppress(ConnectionError):
         agreement.post(store, "decision", {"action": decision.action})
         _wait_until_gone(store, len(reports) - 1)
+    if config.checkpoint.failure_history is not None:
+        # Last, because storage that hangs must hold up nobody.
+        note_attempt(config.checkpoint.failure_history, paths, attempt, record)
     return Conclusion(cause=cause, decision=decision, requeued=outcome.comes_back)
 
 

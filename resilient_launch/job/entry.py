@@ -97,7 +97,7 @@ def _run(
     scheduler = SlurmCommands(timeout_s=SLURM_TIMEOUT_S)
     if allocation.is_first:
         store, attempt = _claim(config, paths, allocation)
-        judgement.record_silent_ends(paths, scheduler, attempt)
+        judgement.record_silent_ends(config, paths, scheduler, attempt)
         decision = judgement.judge_silence(config, paths, attempt)
         if decision is not None and decision.action == "fail":
             ending.give_up(scheduler, paths, allocation, attempt, decision)
@@ -166,7 +166,7 @@ def _run(
         attempt=attempt,
         report=report,
         standing_notice=agent.settled_notice,
-        request=agent.request,
+        request=agent.desk.leave,
     )
     agent.emit_end(conclusion.cause, report.end_step)
     agent.close()

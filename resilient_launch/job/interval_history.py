@@ -25,6 +25,8 @@ class History:
     interval_s: float | None
     costs_s: tuple[float, ...]
     restart_s: float | None
+    drains_s: tuple[float, ...] = ()
+    slowdown: float = 0.0
 
 
 def read_history(paths: RunPaths, *, before: int) -> History:
@@ -44,6 +46,9 @@ def read_history(paths: RunPaths, *, before: int) -> History:
                 interval_s=float(decisions[-1]["interval_s"]),
                 costs_s=tuple(float(cost) for cost in inputs["costs_s"]),
                 restart_s=inputs["restart_s"],
+                # Not told by versions that wrote nothing in the background.
+                drains_s=tuple(float(drain) for drain in inputs.get("drains_s", ())),
+                slowdown=float(inputs.get("slowdown", 0.0)),
             )
     return History(stretches=tuple(stretches), interval_s=None, costs_s=(), restart_s=None)
 
@@ -79,7 +84,7 @@ def read_samples(paths: RunPaths) -> Samples:
 def _stretches(paths: RunPaths, attempt: Attempt) -> Iterator[Stretch]:
     """The attempt, cut at each worker-group restart: every one of them took work with it."""
     end = read_ends(paths).get(attempt.number)
-    last_s = _last_sign_of_life(paths, attempt)
+    last_s = last_sign_of_life(paths, attempt)
     # A silent end is written down when the next attempt begins; the time in the queue before that is no exposure.
     ended_s = min(end.ended_at, last_s) if end and last_s else end.ended_at if end else last_s or attempt.claimed_at
     length_s = max(ended_s - attempt.claimed_at, 0.0)
@@ -110,7 +115,8 @@ def _saved_all(paths: RunPaths, attempt: Attempt, end_step: int | None) -> bool:
     return any(each.attempt == attempt.number and each.step >= end_step for each in found if each is not None)
 
 
-def _last_sign_of_life(paths: RunPaths, attempt: Attempt) -> float | None:
+def last_sign_of_life(paths: RunPaths, attempt: Attempt) -> float | None:
+    """When a process of the attempt wrote an event last (wall clock); None where none did."""
     times = [path.stat().st_mtime for path in paths.events.glob(f"a{attempt.number:04d}.*.jsonl")]
     return max(times, default=None)
 

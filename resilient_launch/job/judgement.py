@@ -27,6 +27,7 @@ from resilient_launch.job.control import ControlRequest
 from resilient_launch.job.failures import NodeReport, checkpoint_names, limits_of
 from resilient_launch.job.lives import read_lives
 from resilient_launch.job.requeue import Wish, excludable
+from resilient_launch.job.site_history import note_attempt
 from resilient_launch.policy import backoff
 from resilient_launch.policy import cause as cause_policy
 from resilient_launch.policy.requeue import NO_BUDGET, AttemptEnd, Decision, decide
@@ -153,7 +154,7 @@ def earlier_ends(paths: RunPaths, number: int) -> list[AttemptEnd]:
     return found
 
 
-def record_silent_ends(paths: RunPaths, scheduler: Scheduler, attempt: Attempt) -> None:
+def record_silent_ends(config: LaunchConfig, paths: RunPaths, scheduler: Scheduler, attempt: Attempt) -> None:
     """Write down how older attempts ended that could not say so themselves."""
     ends = read_ends(paths)
     silent = [older for older in read_attempts(paths) if older.number < attempt.number and older.number not in ends]
@@ -165,20 +166,20 @@ def record_silent_ends(paths: RunPaths, scheduler: Scheduler, attempt: Attempt) 
         why = "ended without a word; " + (
             f"a notice had come: {notice}" if notice else f"Slurm says {state}" if state else "and it came back"
         )
-        record_end(
-            paths,
-            AttemptRecord(
-                number=older.number,
-                cause=cause,
-                end_step=last_step(paths, older.number),
-                saved_step=last_saved_step(paths, older.number),
-                ended_at=attempt.claimed_at,
-                action="requeue",
-                why=why,
-                # Whoever else fell silent, the first node's agent did: it could have said so.
-                suspects=older.nodes[:1] if cause is Cause.NODE_FAILURE else (),
-            ),
+        record = AttemptRecord(
+            number=older.number,
+            cause=cause,
+            end_step=last_step(paths, older.number),
+            saved_step=last_saved_step(paths, older.number),
+            ended_at=attempt.claimed_at,
+            action="requeue",
+            why=why,
+            # Whoever else fell silent, the first node's agent did: it could have said so.
+            suspects=older.nodes[:1] if cause is Cause.NODE_FAILURE else (),
         )
+        record_end(paths, record)
+        if config.checkpoint.failure_history is not None:
+            note_attempt(config.checkpoint.failure_history, paths, older, record)
 
 
 def judge_silence(config: LaunchConfig, paths: RunPaths, attempt: Attempt) -> Decision | None:

@@ -41,8 +41,8 @@ class DueSaves:
             return None
         last = max(self._began, self._asked_at, *(page.saved_mono for page in pages))
         is_due = self._clock.is_due(now, last, pages)
-        period_s = self._clock.period_s(pages)
-        if not self._turns.may_ask(now, is_due=is_due, age_s=now - last, period_s=period_s, pages=pages):
+        period_s, mtbf_s = self._clock.period_s(pages), self._clock.mtbf_s
+        if not self._turns.may_ask(now, is_due=is_due, age_s=now - last, period_s=period_s, pages=pages, mtbf_s=mtbf_s):
             return None
         self._asked_at = now
         return SaveRequest(action=Action.SAVE, reason=self._reason)

@@ -46,8 +46,20 @@ class Turns(Protocol):
     def group_started(self, pages: Sequence[Page]) -> None:
         """A worker group starts, and restores its state."""
 
-    def may_ask(self, now: float, *, is_due: bool, age_s: float, period_s: float, pages: Sequence[Page]) -> bool:
-        """Whether to ask for a save now. Called at every tick; ``age_s`` is the time since the last save."""
+    def may_ask(
+        self,
+        now: float,
+        *,
+        is_due: bool,
+        age_s: float,
+        period_s: float,
+        pages: Sequence[Page],
+        mtbf_s: float | None = None,
+    ) -> bool:
+        """Whether to ask for a save now. Called at every tick; ``age_s`` is the time since the last save.
+
+        ``mtbf_s`` is the job's mean time between failures as it was measured, None where it was not.
+        """
 
     def close(self) -> None:
         """The attempt ends."""
@@ -59,7 +71,16 @@ class Unshared:
     def group_started(self, pages: Sequence[Page]) -> None:
         pass
 
-    def may_ask(self, now: float, *, is_due: bool, age_s: float, period_s: float, pages: Sequence[Page]) -> bool:
+    def may_ask(
+        self,
+        now: float,
+        *,
+        is_due: bool,
+        age_s: float,
+        period_s: float,
+        pages: Sequence[Page],
+        mtbf_s: float | None = None,
+    ) -> bool:
         return is_due
 
     def close(self) -> None:
@@ -112,8 +133,18 @@ class SharedTurns:
         # A restore never waits: the whole gang stands still for it. As a holder it keeps savers from starting.
         self._restore = self._start_turn("restore", age_s=0.0, period_s=0.0)
 
-    def may_ask(self, now: float, *, is_due: bool, age_s: float, period_s: float, pages: Sequence[Page]) -> bool:
+    def may_ask(
+        self,
+        now: float,
+        *,
+        is_due: bool,
+        age_s: float,
+        period_s: float,
+        pages: Sequence[Page],
+        mtbf_s: float | None = None,
+    ) -> bool:
         self._now = now
+        self._mtbf_s = self._mtbf_s if mtbf_s is None else mtbf_s
         if self._restore is not None and all(page.resume_step >= 0 for page in pages):
             self._restore.release()
             self._restore = None

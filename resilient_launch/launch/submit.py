@@ -19,6 +19,7 @@ from resilient_launch.config import dump
 from resilient_launch.core import durable
 from resilient_launch.core.errors import RefusedError, UsageError
 from resilient_launch.core.paths import RunPaths
+from resilient_launch.core.probe import filesystem
 from resilient_launch.job import code
 from resilient_launch.launch.clusters import Connection
 from resilient_launch.launch.plan import SubmitPlan
@@ -64,25 +65,13 @@ def _check_root(plan: SubmitPlan) -> None:
             why=f"{str(existing)!r} is not a directory that you can write to",
             hint="--root DIR or RLAUNCH_ROOT with a directory on shared storage",
         )
-    kind = _filesystem(existing)
+    kind = filesystem(existing)
     if plan.config.cluster == "slurm" and plan.config.nodes.max > 1 and kind in _NOT_SHARED:
         raise UsageError(
             f"run directory {str(root)!r}",
             why=f"lies on {kind}, which other nodes do not see",
             hint="--root DIR or RLAUNCH_ROOT with a directory on shared storage",
         )
-
-
-def _filesystem(path: Path) -> str:
-    """The type of the file system that holds ``path``, by the longest mount point above it."""
-    best, kind = "", ""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            _device, point, found = line.split()[:3]
-            point = point.encode().decode("unicode_escape")
-            if len(point) > len(best) and path.resolve().is_relative_to(point):
-                best, kind = point, found
-    return kind
 
 
 def _make_directory(paths: RunPaths) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -249,7 +250,10 @@ def _group(best: Told, excess_s: Floats | None, resumed: int) -> Group:
 
 
 def _saves(best: Told) -> tuple[Save, ...]:
-    """The blocking part of every save: from its begin to its staging, its end or its failure."""
+    """The blocking part of every save: from its begin to its staging, its end or its failure.
+
+    Where training waits for more than the staging, as it does before it leaves, its phase says until when.
+    """
     saves: list[Save] = []
     opened: CheckpointMark | None = None
     for mark in best.checkpoints:
@@ -257,7 +261,7 @@ def _saves(best: Told) -> tuple[Save, ...]:
             if opened is not None:
                 saves.append(_save(opened, opened.at_s, best))
             opened = mark
-        elif opened is not None and mark.drain_s is None and mark.step == opened.step:
+        elif opened is not None:
             saves.append(_save(opened, mark.at_s, best))
             opened = None
         elif mark.status in ("durable", "staged") and mark.blocking_s is not None and mark.drain_s is None:
@@ -265,7 +269,25 @@ def _saves(best: Told) -> tuple[Save, ...]:
             saves.append(_save(mark, mark.at_s, best, mark.at_s - mark.blocking_s))
     if opened is not None:
         saves.append(_save(opened, None, best))
+    for begin_s, end_s in _spans(best, "save"):
+        inside = [index for index, save in enumerate(saves) if begin_s <= save.begin_s <= end_s]
+        for index in inside[-1:]:
+            last = saves[index]
+            saves[index] = last if last.end_s is None else replace(last, end_s=max(last.end_s, end_s))
+        if not inside:
+            # Before it left, training waited for a save that was under way in the background.
+            leaves = any(0.0 <= at_s + best.wall_s - end_s < 1.0 for at_s, phase in best.phases if phase == "leave")
+            saves.append(Save(step=0, begin_s=begin_s, end_s=end_s, is_emergency=leaves))
     return tuple(saves)
+
+
+def _spans(best: Told, name: str) -> list[tuple[float, float]]:
+    """From each entry into a phase to that of the next one, wall clock; one that nothing follows is left out."""
+    return [
+        (at_s + best.wall_s, until_s + best.wall_s)
+        for (at_s, phase), (until_s, _) in pairwise(best.phases)
+        if phase == name and until_s > at_s
+    ]
 
 
 def _save(mark: CheckpointMark, end_s: float | None, best: Told, begin_s: float | None = None) -> Save:

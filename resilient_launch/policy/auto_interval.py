@@ -56,14 +56,17 @@ class Stretch:
 class Measured:
     """All that a decision rests on. Times are seconds.
 
-    ``costs_s`` are the newest checkpoints' blocking times, oldest first, empty before the first one. ``exempt_s`` is
-    the age up to which an attempt is never preempted.
+    ``costs_s`` are the newest checkpoints' blocking times, oldest first, empty before the first one. ``drains_s`` is
+    how long each then went on in the background, empty where none does, and ``slowdown`` the share of speed that
+    training lost meanwhile. ``exempt_s`` is the age up to which an attempt is never preempted.
     """
 
     current_s: float
     prior_mtbf_s: float
     stretches: Sequence[Stretch]
     costs_s: Sequence[float] = ()
+    drains_s: Sequence[float] = ()
+    slowdown: float = 0.0
     exempt_s: float = 0.0
 
 
@@ -72,11 +75,13 @@ class Choice:
     """The interval from now on, the one it moves towards, what that rests on, and why, in words.
 
     ``interval_s``, ``target_s`` and ``rate`` are for the risk that is always there; ``interval_at`` adds the rest.
+    ``cost_s`` is what a checkpoint takes from training: what it blocks, and what the drain of ``drain_s`` slows.
     """
 
     interval_s: float
     target_s: float
     cost_s: float | None
+    drain_s: float
     rate: Rate
     notice: float
     hazard: Hazard
@@ -93,7 +98,7 @@ class Choice:
         usual_s, best_s = (
             min(exact(self.cost_s, mtbf_s, notice=self.notice), LONGEST_S) for mtbf_s in (self.rate.mtbf_s, 1 / rate)
         )
-        return min(max(self.interval_s * best_s / usual_s, SHORTEST_S), LONGEST_S)
+        return min(max(self.interval_s * best_s / usual_s, SHORTEST_S, self.drain_s), LONGEST_S)
 
 
 def choose(measured: Measured) -> Choice:
@@ -106,16 +111,21 @@ def choose(measured: Measured) -> Choice:
     mtbf_s = rate.mtbf_s
     current_s = measured.current_s if math.isfinite(measured.current_s) else FALLBACK_S
     current_s = min(max(current_s, SHORTEST_S), LONGEST_S)
-    cost_s = max(median(measured.costs_s[-NUM_COSTS:]), MIN_COST_S) if measured.costs_s else None
+    blocking_s = max(median(measured.costs_s[-NUM_COSTS:]), MIN_COST_S) if measured.costs_s else None
+    drain_s = min(median(measured.drains_s[-NUM_COSTS:]), LONGEST_S) if measured.drains_s else 0.0
+    slowdown = min(max(measured.slowdown, 0.0), 1.0) if math.isfinite(measured.slowdown) else 0.0
+    cost_s = None if blocking_s is None else blocking_s + slowdown * drain_s
     if cost_s is None:
         target_s, interval_s = current_s, current_s
         why = f"no checkpoint has been measured yet: {format_duration(interval_s)} stands"
     else:
-        target_s = min(max(exact(cost_s, mtbf_s, notice=notice), SHORTEST_S), LONGEST_S)
+        # One write at a time: no save is due before the one before it is durable.
+        target_s = min(max(exact(cost_s, mtbf_s, notice=notice), SHORTEST_S, drain_s), LONGEST_S)
         interval_s = min(max(move(current_s, target_s), SHORTEST_S), LONGEST_S)
         why = (
-            f"a checkpoint blocks for {_text(cost_s)}, {len(interrupted)} interruptions in {_text(exposure_s)} "
-            f"make an MTBF of {_text(mtbf_s)}, {notice:.0%} with a usable notice: best is {_text(target_s)}"
+            f"a checkpoint {_cost_text(blocking_s or 0.0, drain_s, slowdown)}, "
+            f"{len(interrupted)} interruptions in {_text(exposure_s)} make an MTBF of {_text(mtbf_s)}, "
+            f"{notice:.0%} with a usable notice: best is {_text(target_s)}"
         )
         if not math.isclose(interval_s, target_s, rel_tol=1e-9):
             why += f", {_text(interval_s)} is as far as one update goes from {_text(current_s)}"
@@ -123,6 +133,7 @@ def choose(measured: Measured) -> Choice:
         interval_s=interval_s,
         target_s=target_s,
         cost_s=cost_s,
+        drain_s=drain_s,
         rate=rate,
         notice=notice,
         hazard=hazard,
@@ -130,6 +141,11 @@ def choose(measured: Measured) -> Choice:
         exposure_s=exposure_s,
         why=why,
     )
+
+
+def _cost_text(blocking_s: float, drain_s: float, slowdown: float) -> str:
+    blocks = f"blocks for {_text(blocking_s)}"
+    return f"{blocks} and drains for {_text(drain_s)} at {slowdown:.0%} of the speed lost" if drain_s > 0 else blocks
 
 
 def _weigh(stretches: Sequence[Stretch]) -> list[tuple[float, Stretch]]:

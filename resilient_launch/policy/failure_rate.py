@@ -73,6 +73,12 @@ class Rate:
         return 1 / fast, 1 / slow if slow > 0 else math.inf
 
 
+def nodes_rate(num_failures: int, node_s: float, *, prior: float = FAILURES_PER_1000_NODE_DAYS) -> float:
+    """Failures per 1000 node-days after ``num_failures`` in ``node_s`` node-seconds, from a belief in ``prior``."""
+    believed = Rate.prior(mtbf_of_nodes_s(1, prior)).observed(num_failures, node_s)
+    return believed.per_second * 1000 * DAY_S
+
+
 def notice_share(num_usable: int, num_interruptions: int, *, prior: float = 0.0, weight: float = 1.0) -> float:
     """Expected share of interruptions with a usable notice: the Beta posterior's mean.
 

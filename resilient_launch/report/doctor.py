@@ -14,6 +14,8 @@ from resilient_launch.core.errors import RlaunchError
 from resilient_launch.report import surroundings
 
 SLOW_FSYNC_S = 0.5
+SLOW_LISTING_S = 5.0
+CLOCK_LIMIT_S = 5.0
 NOT_SHARED = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _TORCH = """
 import json, torch
@@ -80,7 +82,8 @@ def _machine() -> Iterator[Finding]:
 def _storage(root: Path) -> Iterator[Finding]:
     probe = surroundings.probe_mount(root)
     what = f"storage {probe.directory}"
-    if probe.error:
+    seen = probe.behaviour
+    if seen is None:
         yield Finding(
             what=what,
             found=probe.error,
@@ -98,10 +101,31 @@ def _storage(root: Path) -> Iterator[Finding]:
     )
     yield _judge(
         "exclusive create, rename",
-        "as they should be" if probe.exclusive and probe.rename_replaces else "broken",
-        probe.exclusive and probe.rename_replaces,
+        "as they should be" if seen.exclusive_create_is_honest and seen.rename_is_atomic else "broken",
+        _whole(seen.exclusive_create_is_honest, seen.rename_is_atomic),
         "two agents may claim one attempt, and a checkpoint may be torn",
         "another file system",
+    )
+    yield _judge(
+        "flock between processes",
+        "excludes" if seen.flock_excludes else "excludes nobody",
+        seen.flock_excludes,
+        f"runs that share storage take turns by a slower lock ({seen.lock})",
+        "a mount option such as flock (Lustre) or local_lock=none (NFS)",
+    )
+    yield _judge(
+        "a new file in another's listing",
+        "not found out" if seen.listing_delay_s is None else f"after {seen.listing_delay_s:.2g} s",
+        None if seen.listing_delay_s is None else seen.listing_delay_s < SLOW_LISTING_S,
+        "turns at shared storage and control requests come late",
+        "a shorter attribute cache (acdirmax)",
+    )
+    yield _judge(
+        "the file server's clock",
+        "not found out" if seen.clock_offset_s is None else f"{seen.clock_offset_s:+.2g} s from this machine's",
+        None if seen.clock_offset_s is None else abs(seen.clock_offset_s) < CLOCK_LIMIT_S,
+        "ages of checkpoints are off by as much; nothing of rlaunch's own rests on it",
+        "the site's time service",
     )
     yield _judge(
         "hard links",
@@ -198,7 +222,14 @@ def _reservations() -> Iterator[Finding]:
     )
 
 
-def _judge(what: str, found: str, good: bool, consequence: str, fix: str) -> Finding:
+def _whole(*answers: bool | None) -> bool | None:
+    """Whether all is well; None where something could not be found out and nothing is wrong."""
+    return False if False in answers else None if None in answers else True
+
+
+def _judge(what: str, found: str, good: bool | None, consequence: str, fix: str) -> Finding:
+    if good is None:
+        return Finding(what=what, found=found, verdict="unknown", consequence=consequence, fix=fix)
     if good:
         return Finding(what=what, found=found, verdict="good")
     return Finding(what=what, found=found, verdict="bad", consequence=consequence, fix=fix)

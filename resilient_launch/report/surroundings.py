@@ -16,6 +16,7 @@ from typing import Literal
 from resilient_launch.cluster.slurm import check_answer, client_environment, run_command
 from resilient_launch.core import durable
 from resilient_launch.core.errors import RlaunchError, UnreachableError
+from resilient_launch.core.probe import MountReport, filesystem, probe
 
 QUICK_TIMEOUT_S = 5.0
 
@@ -31,13 +32,15 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class MountProbe:
-    """What a directory's file system did when tried. Times in seconds; ``error`` is what stopped the probe."""
+    """What a directory's file system did when tried. Times in seconds; ``error`` is what stopped the probe.
+
+    ``behaviour`` is what several processes at once saw of it.
+    """
 
     directory: Path
     kind: str
+    behaviour: MountReport | None = None
     hard_links: bool = False
-    exclusive: bool = False
-    rename_replaces: bool = False
     fsync_s: float | None = None
     error: str = ""
 
@@ -111,17 +114,11 @@ def probe_mount(directory: Path) -> MountProbe:
         durable.write_file(place / "one", b"1")
         durable.fsync_dir(place)
         fsync_s = time.monotonic() - began
-        exclusive = False
-        try:
-            durable.write_file(place / "one", b"2")
-        except FileExistsError:
-            exclusive = True
         hard_links = False
         with contextlib.suppress(OSError):
             os.link(place / "one", place / "two")
             hard_links = (place / "one").stat().st_ino == (place / "two").stat().st_ino
-        durable.replace_file(place / "one", b"3")
-        replaced = (place / "one").read_bytes() == b"3"
+        behaviour = probe(place)
     except OSError as error:
         return MountProbe(directory=existing, kind=kind, error=(error.strerror or str(error)).lower())
     finally:
@@ -129,21 +126,7 @@ def probe_mount(directory: Path) -> MountProbe:
     return MountProbe(
         directory=existing,
         kind=kind,
+        behaviour=behaviour,
         hard_links=hard_links,
-        exclusive=exclusive,
-        rename_replaces=replaced,
         fsync_s=fsync_s,
     )
-
-
-def filesystem(path: Path) -> str:
-    """The type of the file system that holds ``path``, by the longest mount point above it; empty if unknown."""
-    best, kind = "", ""
-    with contextlib.suppress(OSError):
-        resolved = path.resolve()
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            _device, point, found = line.split()[:3]
-            point = point.encode().decode("unicode_escape")
-            if len(point) >= len(best) and resolved.is_relative_to(point):
-                best, kind = point, found
-    return kind

@@ -65,6 +65,16 @@ def test_a_curve_to_look_at(tmp_path: Path) -> None:
     assert "directory" in str(refused(*PLAN, "--svg", str(tmp_path / "none" / "curve.svg")))
 
 
+@pytest.mark.parametrize(("command", "says"), [(PLAN, "25m58s"), ((*JOB, "--mtbf", "3h", "--interval", "40m"), "40m")])
+def test_a_page_to_look_at(command: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    rlaunch(*command, "--html", str(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    # Nothing but the name of SVG's vocabulary looks like an address.
+    assert says in text and "://" not in text.replace("http://www.w3.org/2000/svg", "") and "<script" not in text
+    xml.dom.minidom.parseString(text.partition("<body>")[2].join(("<body>", "")).replace("</html>", ""))
+    assert "directory" in str(refused(*command, "--html", str(tmp_path / "none" / "page.html")))
+
+
 def test_where_every_interruption_can_be_saved_no_interval_is_too_long() -> None:
     answer = json.loads(rlaunch(*PLAN, "--notice", "1", "--json"))
     assert answer["intervals"]["best"]["interval_s"] is None

@@ -122,6 +122,36 @@ def test_ten_minutes_until_something_is_measured(desk: Desk) -> None:
     assert decision["inputs"]["prior_mtbf_s"] == pytest.approx(mtbf_of_nodes_s(2))
 
 
+def test_the_belief_begins_with_what_other_runs_saw(desk: Desk, tmp_path: Path) -> None:
+    line = {"v": 1, "run": "another", "attempt": 0, "nodes": 1000, "seconds": 86400.0, "cause": "preempted"}
+    file = tmp_path / "history"
+    file.write_text(json.dumps({**line, "at": time.time()}) + "\n")
+    desk.auto(desk.claim(), failure_history=file).group_started()
+    (decision,) = desk.decisions()
+    # A thousand node-days without a node's failure.
+    assert decision["inputs"]["prior_mtbf_s"] > 5 * mtbf_of_nodes_s(2)
+
+
+def test_a_drain_is_measured_and_handed_on_to_the_next_attempt(desk: Desk) -> None:
+    first = desk.claim()
+    clock = desk.auto(first)
+    clock.group_started()
+    page = Page.private()
+    began, page.step = time.monotonic(), 0
+    for tick in range(400):
+        # Ten looks a second: save from the 10th second to the 30th, five seconds of them blocking.
+        page.writing = int(100 <= tick < 300)
+        page.step += 0 if 100 <= tick < 150 else 1
+        page.blocked_s = 5.0
+        clock.is_due(began + tick / 10, began, [page])
+    page.saved_mono = began + 1.0
+    clock.is_due(began + 40.0, began, [page])
+    assert desk.decisions()[-1]["inputs"]["drains_s"] == pytest.approx([15.0], abs=0.2)
+    assert clock.choice is not None and clock.choice.drain_s == pytest.approx(15.0, abs=0.2)
+    desk.end(first, Cause.PREEMPTED, after_s=HOUR)
+    assert read_history(desk.paths, before=1).drains_s == pytest.approx((15.0,), abs=0.2)
+
+
 def test_every_checkpoint_is_a_decision_that_moves_at_most_a_quarter(desk: Desk) -> None:
     clock = desk.auto(desk.claim(), failures_per_1000_node_days=100_000.0)
     clock.group_started()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from resilient_launch.cluster.slurm import SlurmCommands
+from resilient_launch.config import loads
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import claim, read_ends
@@ -57,10 +59,15 @@ def test_a_silent_end_gets_its_cause(tmp_path: Path, states: tuple[str, ...], no
     if notice is not None:
         agent = EventWriter(paths.events / "a0000.n0000.jsonl", node=0)
         agent.emit("notice", cause=notice, deadline=None, source="SIGTERM", flush=True)
+    text = "name: run\nmodule: train\ncheckpoint: {failure_history: history}\n"
+    config = loads(text, base=tmp_path)
     second = claim(paths, job_id="7", slurm_restart_count=1, **common)  # type: ignore[arg-type]
-    record_silent_ends(paths, slurm, second)
+    record_silent_ends(config, paths, slurm, second)
     (end,) = read_ends(paths).values()
     assert (end.number, end.cause, end.end_step, end.action) == (0, cause, 30, "requeue")
     # Said once, and not of attempts that spoke for themselves.
-    record_silent_ends(paths, slurm, second)
+    record_silent_ends(config, paths, slurm, second)
     assert read_ends(paths) == {0: end}
+    # The site's other runs learn of it.
+    (line,) = (tmp_path / "history").read_text().splitlines()
+    assert json.loads(line)["cause"] == cause

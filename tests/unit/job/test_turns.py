@@ -46,9 +46,17 @@ class Bench:
             emit_decision=lambda what, why, **more: self.decisions.append(why),
         )
 
-    def ask(self, age_s: float = PERIOD_S, is_due: bool | None = None, period_s: float = PERIOD_S) -> bool:
+    def ask(
+        self,
+        age_s: float = PERIOD_S,
+        is_due: bool | None = None,
+        period_s: float = PERIOD_S,
+        mtbf_s: float | None = None,
+    ) -> bool:
         due = age_s >= period_s if is_due is None else is_due
-        return self.turns.may_ask(self.now, is_due=due, age_s=age_s, period_s=period_s, pages=[self.page])
+        return self.turns.may_ask(
+            self.now, is_due=due, age_s=age_s, period_s=period_s, pages=[self.page], mtbf_s=mtbf_s
+        )
 
     def names(self, place: str) -> list[str]:
         return [path.name for path in self.group.directory.glob(f"{place}-*.json")]
@@ -111,6 +119,16 @@ def test_a_due_save_is_asked_for_once_when_its_turn_has_come(make: Callable[...,
     (member,) = bench.group.look(time.time()).members
     assert member.write_s == pytest.approx(4.0)
     assert [(each.num_writers, each.num_bytes) for each in member.samples] == [(1, 1000)]
+
+
+def test_a_ticket_tells_how_often_the_job_was_seen_to_fail(make: Callable[..., Bench]) -> None:
+    bench = make()
+    other = bench.hold()
+    assert not bench.ask(mtbf_s=5000.0)
+    until(lambda: len(bench.names("wait")) == 1)
+    (waiter,) = bench.group.look(time.time()).waiters
+    assert waiter.ticket.want.mtbf_s == 5000.0
+    other.release()
 
 
 def test_while_another_writes_it_waits_and_then_saves_all_the_same(make: Callable[..., Bench]) -> None:

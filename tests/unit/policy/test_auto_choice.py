@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from resilient_launch.core.causes import Cause
-from resilient_launch.policy.auto_interval import FALLBACK_S, LONGEST_S, SHORTEST_S, Measured, Stretch, choose
+from resilient_launch.policy.auto_interval import FALLBACK_S, LONGEST_S, SHORTEST_S, Choice, Measured, Stretch, choose
 from resilient_launch.policy.interval import exact
 
 HOUR = 3600.0
@@ -86,6 +87,18 @@ def test_a_window_free_of_preemption_is_counted_apart_and_followed_at_once() -> 
     assert choice.interval_at(2.5 * HOUR) < choice.interval_s / 3
 
 
+def test_a_drain_costs_what_it_slows_and_is_never_overtaken() -> None:
+    def best(**more: Any) -> Choice:
+        return choose(Measured(current_s=600, prior_mtbf_s=24 * HOUR, stretches=(), costs_s=(10.0,), **more))
+
+    alone, slowed = best(), best(drains_s=(100.0, 120.0, 110.0), slowdown=0.5)
+    assert best(drains_s=(110.0,)).target_s == pytest.approx(alone.target_s), "a drain that slows nothing is free"
+    assert slowed.cost_s == pytest.approx(10.0 + 0.5 * 110.0)
+    assert slowed.target_s == pytest.approx(exact(65.0, 24 * HOUR))
+    assert "drains for 1m50s" in slowed.why and "drains" not in alone.why
+    assert best(drains_s=(2 * HOUR,)).target_s == 2 * HOUR
+
+
 def test_an_interval_stays_finite_where_failures_come_faster_than_saves() -> None:
     stretches = [Stretch(length_s=0.0, cause=Cause.PREEMPTED, was_saved=True)]
     choice = choose(Measured(current_s=1.0, prior_mtbf_s=1.0, stretches=stretches, costs_s=(689.0,), exempt_s=1.0))
@@ -107,12 +120,28 @@ STRETCH = st.builds(
     stretches=st.lists(STRETCH, max_size=20),
     costs=st.lists(st.floats(0, 1e9), max_size=12),
     exempt=st.floats(0, 1e9),
+    drains=st.lists(st.floats(0, 1e9), max_size=12),
+    slowdown=st.floats(0, 1),
 )
 def test_every_choice_is_finite_bounded_and_explained(
-    current: float, prior: float, stretches: list[Stretch], costs: list[float], exempt: float
+    current: float,
+    prior: float,
+    stretches: list[Stretch],
+    costs: list[float],
+    exempt: float,
+    drains: list[float],
+    slowdown: float,
 ) -> None:
     choice = choose(
-        Measured(current_s=current, prior_mtbf_s=prior, stretches=stretches, costs_s=tuple(costs), exempt_s=exempt)
+        Measured(
+            current_s=current,
+            prior_mtbf_s=prior,
+            stretches=stretches,
+            costs_s=tuple(costs),
+            exempt_s=exempt,
+            drains_s=drains,
+            slowdown=slowdown,
+        )
     )
     assert SHORTEST_S <= choice.interval_s <= LONGEST_S
     standing = min(max(current, SHORTEST_S), LONGEST_S)

@@ -118,6 +118,28 @@ def test_a_background_write_blocks_until_it_is_staged() -> None:
     assert (found.gpu_s[Label.CHECKPOINT], found.gpu_s[Label.USEFUL]) == (4, 24)
 
 
+def phases(*entered: tuple[float, str]) -> list[dict[str, Any]]:
+    return [event("phase", at, phase=name) for at, name in entered]
+
+
+def test_before_it_leaves_training_waits_for_more_than_the_staging() -> None:
+    begin, durable = save(4, 8, 2, reason="notice")
+    staged = event("checkpoint", 5, status="staged", step=2, reason="notice")
+    leaving = phases((4, "save"), (8, "step"), (8, "leave"))
+    found = account([*started(0), resume(2), steps(2, 0, 1, 2), begin, staged, durable, *leaving], [allocation(0, 9)])
+    assert (found.gpu_s[Label.EMERGENCY], found.gpu_s[Label.IDLE_TAIL]) == (16, 4)
+
+
+def test_waiting_for_a_save_that_was_under_way_is_an_emergency_save() -> None:
+    begin, durable = save(3, 7, 1)
+    staged = event("checkpoint", 3.5, status="staged", step=1, reason="time", blocking_s=0.5)
+    waited = phases((3, "save"), (3.5, "step"), (5, "save"), (7, "step"), (7, "leave"))
+    story = [*started(0), resume(2), steps(2, 0, 1, 3), begin, staged, durable | {"drain_s": 3.5}, *waited]
+    found = account(story, [allocation(0, 8)])
+    assert (found.gpu_s[Label.CHECKPOINT], found.gpu_s[Label.EMERGENCY]) == (2, 8)
+    assert (found.gpu_s[Label.USEFUL], found.gpu_s[Label.IDLE_TAIL]) == (4 * 2.5, 4)
+
+
 def test_a_save_that_was_cut_short_is_still_a_save() -> None:
     begin, _ = save(4, 8, 2, reason="notice")
     found = account([*started(0), resume(2), steps(2, 0, 1, 2), begin], [allocation(0, 9)])

@@ -131,7 +131,10 @@ def test_doctor_without_slurm_says_that_nothing_can_be_submitted(tmp_path: Path)
 def test_a_mount_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     probe = probe_mount(tmp_path / "a" / "b")
     assert (probe.directory, probe.error) == (tmp_path, "")
-    assert probe.hard_links and probe.exclusive and probe.rename_replaces
+    assert probe.hard_links and probe.fsync_s is not None
+    seen = probe.behaviour
+    assert seen is not None and seen.flock_excludes and seen.exclusive_create_is_honest and seen.rename_is_atomic
+    assert list(tmp_path.iterdir()) == []
     assert probe_mount(Path("/proc/1")).error
 
 

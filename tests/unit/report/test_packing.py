@@ -70,7 +70,12 @@ def test_whoever_follows_goes_on_where_he_was(tmp_path: Path) -> None:
 def test_a_packed_file_that_is_cut_short_tells_what_is_left(tmp_path: Path) -> None:
     path = tmp_path / "a0000.r0.w00000.jsonl"
     random_words = random.Random(0)
-    path.write_text("".join(json.dumps({"kind": "metric", "x": random_words.random()}) + "\n" for _ in range(20_000)))
+    path.write_text(
+        "".join(
+            json.dumps({"kind": "metric", "step": 1, "values": {"x": random_words.random()}}) + "\n"
+            for _ in range(20_000)
+        )
+    )
     pack_events(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
