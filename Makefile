@@ -8,15 +8,17 @@ QUICKSTART_ROOT ?= build/quickstart
 REHEARSE_ROOT ?= build/rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint unit faults campaigns integration contract slurm-24.11 rehearse bench \
-	stagger-storm clean
+.PHONY: help install quickstart test lint unit faults campaigns integration contract contract-mutations slurm-24.11 \
+	rehearse bench bench-checkpoint stagger-storm clean
 
 help:
 	@echo "make quickstart   the main job on the embedded fake Slurm, interrupted and compared with the uninterrupted run"
 	@echo "make test         lint, types, import layers, unit, fake and real-Slurm end-to-end tests"
 	@echo "make lint | unit | contract | integration   parts of make test"
+	@echo "make slurm-24.11  Debian 13's Slurm in build/, for the contract's second real one; contract-mutations breaks the fake"
 	@echo "make campaigns    crash points, storage errors, reordering, power cuts and chaos, long form"
 	@echo "make stagger-storm  turns at shared storage while their holders are killed and frozen"
+	@echo "make bench-checkpoint  saving and loading against the machine's limits and torch's own ways"
 	@echo "make rehearse     every rehearsal of the quickstart, then of jobs with one mistake each (half an hour)"
 	@echo "make bench        every benchmark, short form"
 
@@ -56,6 +58,10 @@ contract: install
 	@$(MAKE) --no-print-directory slurm-24.11 || test -z "$$CI"
 	$(BIN)/python -m pytest $(CONTRACT_ARGS) tests/contract
 
+# Breaks the fake on purpose and names the tests that notice: two minutes.
+contract-mutations: install
+	$(BIN)/python -m tests.contract.mutations
+
 # Debian 13's Slurm in a folder beside the installed one: half a minute, nothing is installed.
 slurm-24.11:
 	@$(PYTHON) slurm/testcluster/testcluster_release.py build/slurm-24.11
@@ -68,13 +74,17 @@ stagger-storm: install
 	$(BIN)/python -m tests.faults.storm --seconds 120
 	$(BIN)/python -m tests.faults.side_by_side
 
+# Ten minutes and 20 GB of writes into build/ on a quiet machine; every figure beside the machine's own limit.
+bench-checkpoint: install
+	$(BIN)/python -m benchmarks.checkpoint
+
 # Half an hour on two quiet cores; the first line alone is the quickstart under every scenario.
 rehearse: install
 	$(BIN)/rlaunch rehearse configs/quickstart.yaml --all --root '$(REHEARSE_ROOT)' --html '$(REHEARSE_ROOT).html'
 	$(BIN)/python -m pytest tests/rehearsals
 
 bench: install
-	@for name in startup step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+	@for name in startup fake step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache *.egg-info

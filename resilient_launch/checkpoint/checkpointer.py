@@ -159,7 +159,8 @@ class Checkpointer:
         works. Raises FencedError when a newer attempt has taken over the run. ``timeout_s`` replaces the configured
         bound for this one save.
         """
-        return self._write(self._begin(state), reason, metadata or {}, timeout_s)
+        begun = self._begin(state)
+        return self._write(begun, self._facts(begun.capture, reason, metadata or {}), timeout_s)
 
     def begin_save(
         self,
@@ -179,9 +180,9 @@ class Checkpointer:
         the state can't be saved at all.
         """
         begun, background = self._begin(state), self._background
-        ident = begun.id
+        facts, ident = self._facts(begun.capture, reason, metadata or {}), begun.id
         if background is None or in_foreground or not background.stage(begun.capture):
-            return self._save_now(begun, reason, metadata or {}, timeout_s, on_end)
+            return self._save_now(begun, facts, timeout_s, on_end)
         saving = self._saving = Saving(ident, time.monotonic() - begun.started)
 
         def finish(written: Written | CheckpointError) -> None:
@@ -200,16 +201,19 @@ class Checkpointer:
                     write_s=written.write_s,
                     commit_s=written.commit_s,
                 )
-            if on_end is not None:
-                on_end(saving, outcome)
-            saving.settle(outcome)
+            try:
+                if on_end is not None:
+                    on_end(saving, outcome)
+            finally:
+                # Whatever the caller's own code does, nobody waits for ever.
+                saving.settle(outcome)
 
         job = Job(
             directory=self._directory,
             id=ident,
             round_name=begun.round_name,
             timeout_s=self._save_timeout_s if timeout_s is None else timeout_s,
-            facts=self._facts(begun.capture, reason, metadata or {}),
+            facts=facts,
             digesting=self._digesting,
         )
         background.publish(job, begun.capture, finish=finish, tidy=self._prune if self._rank == 0 else lambda: None)
@@ -309,18 +313,11 @@ class Checkpointer:
         ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
         return _Begun(id=ident, started=started, waited_s=waited_s, round_name=round_name, capture=capture)
 
-    def _save_now(
-        self,
-        begun: _Begun,
-        reason: str,
-        metadata: Mapping[str, Any],
-        timeout_s: float | None,
-        on_end: OnEnd | None,
-    ) -> Saving:
+    def _save_now(self, begun: _Begun, facts: Facts, timeout_s: float | None, on_end: OnEnd | None) -> Saving:
         saving = Saving(begun.id, 0.0)
         outcome: SaveReport | CheckpointError
         try:
-            outcome = self._write(begun, reason, metadata, timeout_s)
+            outcome = self._write(begun, facts, timeout_s)
             saving.staged_s = outcome.staged_s
         except CheckpointError as error:
             outcome = error
@@ -329,9 +326,9 @@ class Checkpointer:
         saving.settle(outcome)
         return saving
 
-    def _write(self, begun: _Begun, reason: str, metadata: Mapping[str, Any], timeout_s: float | None) -> SaveReport:
+    def _write(self, begun: _Begun, facts: Facts, timeout_s: float | None) -> SaveReport:
         """Write, publish and prune, straight from the training's own memory."""
-        published = self._write_and_commit(begun, self._facts(begun.capture, reason, metadata), timeout_s)
+        published = self._write_and_commit(begun, facts, timeout_s)
         elapsed_s = time.monotonic() - begun.started
         self._last_saved = begun.id
         self._verified.add(begun.id)

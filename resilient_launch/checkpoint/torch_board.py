@@ -23,17 +23,17 @@ class StoreBoard:
             raise ConnectionError(str(error)) from error
 
     def read(self, key: str, timeout_s: float) -> bytes:
-        deadline = time.monotonic() + timeout_s
-        pause_s = _FIRST_PAUSE_S
+        began = time.monotonic()
         try:
             # Asking again and again instead of Store.wait: that one logs every time-out as a network trouble, and keeps
             # every other caller of this client waiting.
             while not self._store.check([key]):
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
+                waited_s = time.monotonic() - began
+                if waited_s >= timeout_s:
                     raise TimeoutError(key)
-                time.sleep(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                # A wait gets longer by a tenth at most: a save's length is made of such waits.
+                pause_s = min(max(waited_s / 10, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+                time.sleep(min(pause_s, timeout_s - waited_s))
             return self._store.get(key)
         except RuntimeError as error:
             raise ConnectionError(str(error)) from error

@@ -72,6 +72,8 @@ def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
                 headline += f", attempt {number}"
             if status.reason and status.state.is_final:
                 headline += f": {status.reason}"
+            if status.explanation:
+                headline += f" ({status.reason}): {status.explanation}"
             screen.show(headline, _progress(status, rate.update(status.step)))
             verdict = read_verdict(found.paths) if status.state.is_final else None
             if verdict is not None and verdict.get("is_resubmittable"):

@@ -16,6 +16,12 @@ def resume(
         str, typer.Option("--from", metavar="STEP", help="The checkpoint's step, or its name as ckpt ls prints it.")
     ],
     root: Root = None,
+    no_start: Annotated[
+        bool,
+        typer.Option(
+            "--no-start", help="Only note it: rlaunch submit CONFIG then goes on from there, with what was changed."
+        ),
+    ] = False,
 ) -> None:
     """Let a run go on from an older checkpoint, as a new lineage: when the loss diverged, say.
 
@@ -27,6 +33,7 @@ def resume(
     from resilient_launch.job.attempt import read_attempts
     from resilient_launch.job.branches import branched
     from resilient_launch.launch.comeback import go_on, newest_job
+    from resilient_launch.launch.stopping import unfinish
 
     found = find_run(run, root)
     looked = look(run, root)
@@ -46,6 +53,8 @@ def resume(
         raise RefusedError(f"run {run!r}", why=why, hint=f"rlaunch stop {run}, then again")
     next_attempt = max((each.number for each in read_attempts(found.paths)), default=-1) + 1
     with branched(found.paths, chosen.id, next_attempt=next_attempt) as branch:
-        done = go_on(found.paths, found.connection)
+        if no_start:
+            unfinish(found.paths, f"told to go on from {chosen.name}")
+        done = "not started" if no_start else go_on(found.paths, found.connection)
     typer.echo(f"{run}: goes on from step {branch.step}, {len(branch.left_behind)} checkpoints left behind; {done}")
-    typer.echo(f"next: rlaunch wait {run}", err=True)
+    typer.echo(f"next: rlaunch {'submit CONFIG' if no_start else f'wait {run}'}", err=True)

@@ -136,6 +136,8 @@ def _all(stands: list[RunStatus]) -> str:
 def _lines(standing: RunStatus) -> Iterator[str]:
     reason = f" ({standing.reason})" if standing.reason else ""
     yield f"{standing.name}: {standing.state}{reason}, job {standing.job_id}"
+    if standing.explanation:
+        yield standing.explanation
     if standing.starts_at is not None and standing.state == "queued":
         yield f"starts at {time.strftime('%F %T', time.localtime(standing.starts_at))}, by Slurm's estimate"
     if standing.step is not None:

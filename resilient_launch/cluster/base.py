@@ -161,6 +161,10 @@ class Scheduler(Protocol):
         """Names of the partition's nodes (of all, for "") that are neither down, drained nor reserved."""
         ...
 
+    def nodes(self, partition: str = "") -> dict[str, str]:
+        """Every node of the partition (of all, for ""), and Slurm's short word for its state."""
+        ...
+
     def partition_setting(self, partition: str, name: str) -> str | None:
         """The value of one of a partition's settings, such as GraceTime; None where there is none."""
         ...

@@ -8,11 +8,13 @@ absent from a node agent's lines). ``KINDS`` says which further fields a kind mu
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -128,17 +130,18 @@ class EventWriter:
 
 
 GZIP = b"\x1f\x8b"
-"""How a packed file begins; a line begins with a brace."""
+"""How a packed file begins."""
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What reading a packed file raises where it is cut off or damaged."""
 
 
 def open_events(path: Path) -> IO[bytes]:
-    """Open one file's lines for reading, packed or not. Raises OSError."""
-    file = path.open("rb")
-    if file.read(len(GZIP)) == GZIP:
-        file.close()
-        return cast("IO[bytes]", gzip.open(path))
-    file.seek(0)
-    return file
+    """Open one file's lines for reading, packed or not. Raises OSError; reading a damaged one raises ``DAMAGE``."""
+    # Lines whose beginning was overwritten may begin like a packed file; every line begins with a brace.
+    with path.open("rb") as file, gzip.GzipFile(fileobj=file) as packed, contextlib.suppress(*DAMAGE):
+        if packed.peek(1)[:1] == b"{":
+            return cast("IO[bytes]", gzip.open(path))
+    return path.open("rb")
 
 
 def pack_events(path: Path) -> int:
@@ -192,5 +195,5 @@ def read_events(files: Path | Iterable[Path]) -> Iterator[dict[str, Any]]:
                         continue
                     if KINDS.get(kind, _NOTHING) <= record.keys():
                         yield record
-        except (FileNotFoundError, EOFError):
+        except (FileNotFoundError, *DAMAGE):
             continue

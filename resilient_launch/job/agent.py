@@ -7,7 +7,6 @@ it claims the attempt, learns what a signal means, asks for agreed saves, and re
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import queue
@@ -23,11 +22,11 @@ from resilient_launch.config.schema import LaunchConfig
 from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.job import agreement, ending
+from resilient_launch.job import ending
 from resilient_launch.job.agreement import SaveRequest
 from resilient_launch.job.attempt import Attempt
-from resilient_launch.job.context import Allocation, own_address_towards
-from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
+from resilient_launch.job.context import Allocation, own_address_towards, worker_variables
+from resilient_launch.job.control import ControlDesk, ControlWatch
 from resilient_launch.job.elastic import OTHERS_TIMEOUT_S, GangAgent, GroupResult, GroupSpec
 from resilient_launch.job.failures import NodeFailures, NodeReport
 from resilient_launch.job.gang import Gang
@@ -38,6 +37,7 @@ from resilient_launch.job.program import Program
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import REQUEUE_TIMEOUT_S
 from resilient_launch.job.saves import DueSaves
+from resilient_launch.job.stragglers import Stragglers
 from resilient_launch.job.watch import NodeWatch
 from resilient_launch.job.writers import Writers
 from resilient_launch.policy.notice import replaces
@@ -72,8 +72,11 @@ class NodeAgent:
     ) -> None:
         self._config, self._paths, self._allocation, self._attempt = config, paths, allocation, attempt
         self._inbox, self._classify, self._publisher = inbox, classify, publisher
-        self._may_leave = may_leave
-        self._stragglers: tuple[str, ...] = ()
+        self._stragglers = Stragglers(
+            enabled=config.restart.requeue_stragglers,
+            may_leave=may_leave,
+            tell=lambda nodes: self._tell("stragglers", nodes),
+        )
 
         self._gang = Gang(address, attempt.port, allocation, tell=self._tell)
         self.store = self._gang.connect()
@@ -93,9 +96,8 @@ class NodeAgent:
         self.notice: Notice | None = None
         """The notice that stands."""
         self._num_unexplained = 0
-        self.request: ControlRequest | None = None
-        """The yield or stop that was asked for."""
-        self._asked_saves = AskedSaves(paths, attempt.number, retry_s=RETRY_AGREEMENT_S)
+        self.desk = ControlDesk(paths, attempt.number, self._events, retry_s=RETRY_AGREEMENT_S)
+        """What was asked of this attempt."""
         self._abort_seen_at: float | None = None
         self._stop_agreed = False
         self._forced = False
@@ -125,15 +127,7 @@ class NodeAgent:
             on_exit=self._on_group_failed,
             may_wait=lambda: not any(page.has_stepped for page in self._pages),
         )
-        os.environ.update(
-            RLAUNCH_RUN_DIR=str(paths.directory),
-            RLAUNCH_RUN_ID=str(json.loads(paths.run.read_bytes())["id"]),
-            RLAUNCH_ATTEMPT=str(attempt.number),
-            RLAUNCH_PAGE_DIR=str(self._page_dir),
-            RLAUNCH_LOG_DIR=str(logs),
-            RLAUNCH_NODE=allocation.node,
-            RLAUNCH_NODE_INDEX=str(allocation.node_index),
-        )
+        os.environ.update(worker_variables(paths, allocation, attempt=attempt.number, page_dir=self._page_dir))
 
     def _tell(self, kind: str, value: Any = None) -> None:
         self._inbox.put(Message(kind=kind, value=value))
@@ -148,7 +142,7 @@ class NodeAgent:
                 slurm_restart_count=self._allocation.slurm_restart_count,
                 nodes=list(self._allocation.nodes),
             )
-            threading.Thread(target=self._read_forwarded, name="rlaunch-forwarded", daemon=True).start()
+            threading.Thread(target=self._gang.read_forwarded, name="rlaunch-forwarded", daemon=True).start()
             ControlWatch(self._paths, self._attempt.number, lambda request: self._tell("control", request)).start()
         unfit = self._watch.check_node(self._gang.connect, self._paths.directory)
         result = self._force(unfit) if unfit else None
@@ -228,20 +222,19 @@ class NodeAgent:
                 more = self._watch.explain_exits(exits)
                 self._events.emit("group_end", flush=True, exits=exits, restart=restart, step=reached, **more)
             case "control":
-                self._on_control(message.value)
+                if asked := self.desk.take(message.value):
+                    self._on_notice(asked)
             case "agreed":
-                self._on_agreed(message.value)
+                self.desk.settle(message.value)
             case "hopeless":
                 self._on_hopeless(message.value)
             case "event":
                 kind, fields = message.value
                 self._events.emit(kind, flush=True, **fields)
-                if kind == "straggler" and fields["scope"] != "all":
-                    self._consider_leaving(fields["nodes"])
+                if kind == "straggler" and self.notice is None:
+                    self._stragglers.consider(fields["scope"], fields["nodes"])
             case "stragglers":
-                self._stragglers = tuple(message.value)
-                why = f"slower than all others: {', '.join(self._stragglers)}"
-                self._on_notice(Notice(cause=Cause.YIELDED, deadline=None, source=why))
+                self._on_notice(self._stragglers.leave(message.value))
             case "unlinked":
                 self._watch.blame_links(message.value)
                 return self._force(message.value)
@@ -263,25 +256,12 @@ class NodeAgent:
         # Whatever it means, this attempt ends; a worker that died of it too must not come back meanwhile.
         self._elastic.end_with_this_group()
         if not self._allocation.is_first:
-            try:
-                number = self.store.add("signal/count", 1)
-                agreement.post(self.store, f"signal/{number}", {"name": name, "node": self._allocation.node})
-            except (RuntimeError, ConnectionError):
-                self._tell("lost")
+            self._gang.forward_signal(self.store, name)
             return
         self._num_unexplained += 1
         threading.Thread(
             target=lambda: self._tell("notice", self._classify(name)), name="rlaunch-classify", daemon=True
         ).start()
-
-    def _read_forwarded(self) -> None:
-        """On the first node: signals that reached other nodes only."""
-        store, number = self._gang.connect(), 1
-        with contextlib.suppress(ConnectionError):
-            while True:
-                message = agreement.wait(store, f"signal/{number}")
-                number += 1
-                self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def _on_notice(self, notice: Notice) -> None:
         standing = self.notice
@@ -297,32 +277,6 @@ class NodeAgent:
         for page in self._pages:
             page.set_notice(notice)
         self._ask_to_stop()
-
-    def _consider_leaving(self, nodes: Sequence[str]) -> None:
-        """Go on without nodes that hold up all others, where that was asked for and enough others are left."""
-        if self._config.restart.requeue_stragglers and self.notice is None:
-
-            def ask() -> None:
-                if self._may_leave(nodes):
-                    self._tell("stragglers", nodes)
-
-            threading.Thread(target=ask, name="rlaunch-stragglers", daemon=True).start()
-
-    # Requests.
-
-    def _on_control(self, request: ControlRequest) -> None:
-        if request.kind == "checkpoint":
-            self._asked_saves.add(request)
-            return
-        self.request = request if self.request is None or request.kind == "stop" else self.request
-        cause = Cause.CANCELLED if request.kind == "stop" else request.cause
-        self._on_notice(Notice(cause=cause, deadline=request.deadline, source=f"{request.kind} request"))
-
-    def _on_agreed(self, step: int) -> None:
-        """Every rank saves at ``step`` because somebody asked: tell those who did, and withdraw their file."""
-        for request in self._asked_saves.settle():
-            why = f"every rank saves at step {step}"
-            self._events.emit("decision", flush=True, what="checkpoint request", why=why, request=request.id, step=step)
 
     def _ask_to_stop(self) -> None:
         notice = self.notice
@@ -397,7 +351,7 @@ class NodeAgent:
             self._gang.ask(wish)
         if self._allocation.is_first and self._pages:
             self._publish(now)
-        if notice is None and self._asked_saves.is_due(now):
+        if notice is None and self.desk.is_due(now):
             self._gang.ask(SaveRequest(action=Action.SAVE, reason=Reason.REQUEST))
         if not self._forced and self.store.check(["abort"]):
             self._abort_seen_at = self._abort_seen_at or now
@@ -437,7 +391,7 @@ class NodeAgent:
             blame=diagnosis.cause if diagnosis else None,
             blame_why=diagnosis.why if diagnosis else "",
             blame_rank=diagnosis.rank if diagnosis else None,
-            suspects=diagnosis.suspects if diagnosis else self._stragglers,
+            suspects=diagnosis.suspects if diagnosis else self._stragglers.left,
         )
 
 

@@ -17,6 +17,7 @@ def attach(
     every_s: float | None = None,
     keep: int = 3,
     grace_s: float | None = None,
+    in_background: bool = True,
     arrays: bool = False,
 ) -> Run:
     """Join the run that this process is a worker of.
@@ -24,14 +25,15 @@ def attach(
     Under ``rlaunch`` everything comes from the run's configuration and the arguments are not looked at. On its own
     (plain python, torchrun, any supervisor that sends TERM), ``run_dir`` is where checkpoints and events go
     (``runs/default`` unless given), ``every_steps`` or ``every_s`` is the checkpoint interval (10 minutes unless
-    given), ``keep`` how many checkpoints stay, ``grace_s`` the seconds between TERM and KILL (RLAUNCH_GRACE_S, else
+    given), ``keep`` how many checkpoints stay, ``in_background`` whether training goes on while a copy of its state is
+    written, ``grace_s`` the seconds between TERM and KILL (RLAUNCH_GRACE_S, else
     30). There, a worker that saved and left on a signal exits with code 75.
 
     ``arrays`` is for one worker whose state is an ArrayState, of NumPy arrays: nothing here needs torch then.
     """
     directory = None if run_dir is None else Path(run_dir).absolute()
     every = Every(steps=every_steps, seconds=every_s if every_steps or every_s else 600.0)
-    found = workplace.find(directory, CheckpointConfig(every=every, keep=keep), grace_s)
+    found = workplace.find(directory, CheckpointConfig(every=every, keep=keep, is_async=in_background), grace_s)
     found.has_arrays = arrays
     if "RLAUNCH_PAGE_DIR" in os.environ and found.paths.rehearsal.exists():
         # Not needed by any other run, so not imported by any.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from resilient_launch.cluster.hostlist import expand
 from resilient_launch.core.errors import RlaunchError
+from resilient_launch.core.paths import RunPaths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,19 @@ class Allocation:
     @property
     def num_nodes(self) -> int:
         return len(self.nodes)
+
+
+def worker_variables(paths: RunPaths, allocation: Allocation, *, attempt: int, page_dir: Path) -> dict[str, str]:
+    """What every worker of this node finds in its environment, whichever worker group it is in."""
+    return {
+        "RLAUNCH_RUN_DIR": str(paths.directory),
+        "RLAUNCH_RUN_ID": str(json.loads(paths.run.read_bytes())["id"]),
+        "RLAUNCH_ATTEMPT": str(attempt),
+        "RLAUNCH_PAGE_DIR": str(page_dir),
+        "RLAUNCH_LOG_DIR": str(paths.attempt_logs(attempt)),
+        "RLAUNCH_NODE": allocation.node,
+        "RLAUNCH_NODE_INDEX": str(allocation.node_index),
+    }
 
 
 def own_addresses() -> tuple[str, ...]:

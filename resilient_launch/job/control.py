@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from resilient_launch.core import durable
-from resilient_launch.core.causes import Cause
+from resilient_launch.core.causes import Cause, Notice
 from resilient_launch.core.errors import RefusedError
+from resilient_launch.core.events import EventWriter
 from resilient_launch.core.paths import RunPaths
 
 Kind = Literal["checkpoint", "yield", "stop"]
@@ -141,17 +142,26 @@ class ControlWatch(threading.Thread):
             self._over.wait(POLL_S)
 
 
-class AskedSaves:
-    """The requests for a checkpoint that this attempt has not agreed on yet, for the first node's agent."""
+class ControlDesk:
+    """What was asked of this attempt, for the first node's agent: saves that the gang has not agreed on yet, and the
+    ``leave`` request, a yield or stop, that it ends for (None: none)."""
 
-    def __init__(self, paths: RunPaths, attempt: int, *, retry_s: float) -> None:
-        self._paths, self._attempt, self._retry_s = paths, attempt, retry_s
+    def __init__(self, paths: RunPaths, attempt: int, events: EventWriter, *, retry_s: float) -> None:
+        self._paths, self._attempt, self._events, self._retry_s = paths, attempt, events, retry_s
         self._requests: list[ControlRequest] = []
         self._asked_at = float("-inf")
+        self.leave: ControlRequest | None = None
 
-    def add(self, request: ControlRequest) -> None:
-        self._requests.append(request)
-        self._asked_at = float("-inf")
+    def take(self, request: ControlRequest) -> Notice | None:
+        """Accept a request; the notice that it brings, None for one that only wants a checkpoint."""
+        if request.kind == "checkpoint":
+            self._requests.append(request)
+            self._asked_at = float("-inf")
+            return None
+        if self.leave is None or request.kind == "stop":
+            self.leave = request
+        cause = Cause.CANCELLED if request.kind == "stop" else request.cause
+        return Notice(cause=cause, deadline=request.deadline, source=f"{request.kind} request")
 
     def is_due(self, now: float) -> bool:
         """Whether to ask the gang (again) at ``now``, on the monotonic clock; saying so counts as asking."""
@@ -160,8 +170,10 @@ class AskedSaves:
         self._asked_at = now
         return True
 
-    def settle(self) -> list[ControlRequest]:
-        """The gang agreed on a save: everything asked so far is served by it, and its file withdrawn."""
+    def settle(self, step: int) -> None:
+        """Every rank saves at ``step``: everything asked so far is served by it, which is said, its file withdrawn."""
         served, self._requests = self._requests, []
         withdraw(self._paths, "checkpoint", attempt=self._attempt)
-        return served
+        why = f"every rank saves at step {step}"
+        for request in served:
+            self._events.emit("decision", flush=True, what="checkpoint request", why=why, request=request.id, step=step)

@@ -78,11 +78,20 @@ def classifier(scheduler: Scheduler, allocation: Allocation, *, signal_lead_s: f
             signal_lead_s=signal_lead_s,
             job_reason=view.reason if view else "",
             is_requeued=is_requeued,
+            is_node_down=is_requeued and _is_node_down(scheduler, allocation),
             preempts_at_once=view is not None and is_requeued and _preempts_at_once(scheduler, view.partition),
             maintenance_starts=_maintenance_starts(scheduler, allocation) if view else (),
         )
 
     return classify
+
+
+def _is_node_down(scheduler: Scheduler, allocation: Allocation) -> bool:
+    """Whether Slurm has given up one of the gang's nodes."""
+    with contextlib.suppress(RlaunchError):
+        states = scheduler.nodes()
+        return any(states.get(node, "").startswith("down") for node in allocation.nodes)
+    return False
 
 
 def _preempts_at_once(scheduler: Scheduler, partition: str) -> bool:

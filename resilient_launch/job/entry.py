@@ -166,7 +166,7 @@ def _run(
         attempt=attempt,
         report=report,
         standing_notice=agent.settled_notice,
-        request=agent.request,
+        request=agent.desk.leave,
     )
     agent.emit_end(conclusion.cause, report.end_step)
     agent.close()

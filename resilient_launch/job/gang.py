@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ from resilient_launch.job.page import Page, Reason
 
 
 class Gang:
-    """``tell`` gets, from any thread: "stop" with the agreed step, "agreed" with the step of a requested save, "lost"
-    when the store is gone, "event" with a kind and its fields."""
+    """``tell`` gets, from any thread: "signal" with its name and node, "stop" with the agreed step, "agreed" with the
+    step of a requested save, "lost" when the store is gone, "event" with a kind and its fields."""
 
     def __init__(self, address: str, port: int, allocation: Allocation, *, tell: Callable[[str, Any], None]) -> None:
         self._address, self._port, self._allocation, self._tell = address, port, allocation, tell
@@ -30,6 +31,23 @@ class Gang:
     def connect_group(self) -> Store:
         """Another connection into the newest worker group's key space."""
         return PrefixStore(f"group/{self._restart}", self.connect())
+
+    def forward_signal(self, store: Store, name: str) -> None:
+        """On another node than the first: tell that one of a signal that arrived here. ``store`` is the caller's."""
+        try:
+            number = store.add("signal/count", 1)
+            agreement.post(store, f"signal/{number}", {"name": name, "node": self._allocation.node})
+        except (RuntimeError, ConnectionError):
+            self._tell("lost", None)
+
+    def read_forwarded(self) -> None:
+        """On the first node: signals that reached other nodes only. Blocks until the store is gone."""
+        store, number = self.connect(), 1
+        with contextlib.suppress(ConnectionError):
+            while True:
+                message = agreement.wait(store, f"signal/{number}")
+                number += 1
+                self._tell("signal", (str(message["name"]), str(message["node"])))
 
     def begin_group(self, restart: int, pages: Sequence[Page]) -> None:
         """Take part in the agreement of a new worker group; on the first node, lead it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +86,9 @@ def run_as_main(program: Program) -> None:
         assert spec.loader is not None and spec.origin is not None
         code, origin = spec.loader.get_code(spec.name), spec.origin  # type: ignore[attr-defined]
     sys.argv[:] = [origin, *program.args]
-    namespace = vars(sys.modules["__main__"])
-    builtins = namespace["__builtins__"]
-    namespace.clear()
+    # A new one, which is cleared away at the exit, for a file that nobody closed: the old one is frozen.
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    namespace = vars(main)
     namespace.update(
         __name__="__main__",
         __file__=origin,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from resilient_launch.checkpoint.fingerprint import fingerprint, pieces, put_back, take
+from resilient_launch.cluster.fake.proctree import start_ticks
 from resilient_launch.job import mishaps
 from resilient_launch.job.page import Outcome, Reason
 from resilient_launch.job.rehearsal import Instructions, Mishap, MishapKind, Stage
@@ -43,7 +44,7 @@ class RehearsedRun(Run):
         self._is_in_steps, self._is_first = False, True
         self._num_saves = 0
         self._eyes = self._open_eyes()
-        self._stage.mark(f"pid.{self.attempt:04d}.{self.restart:03d}.{self.rank:05d}", pid=os.getpid())
+        self._stage.mark(f"pid.{self.attempt:04d}.{self.restart:03d}.{self.rank:05d}", **_who())
 
     def _open_eyes(self) -> TorchEyes | None:
         if self._workplace.has_arrays or "torch" not in sys.modules:
@@ -181,7 +182,7 @@ class RehearsedRun(Run):
         )
 
     def _stop(self) -> None:
-        if self._stage.mark("stopped", pid=os.getpid(), node=os.environ.get("RLAUNCH_NODE", "")):
+        if self._stage.mark("stopped", node=os.environ.get("RLAUNCH_NODE", ""), **_who()):
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _own_save_mishap(self, path: str, existed: bool) -> bool:
@@ -191,6 +192,11 @@ class RehearsedRun(Run):
             self._stage.mark("own-save", path=path, existed=existed)
             return True
         return False
+
+
+def _who() -> dict[str, Any]:
+    """This process, and no later one of its number."""
+    return {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
 
 
 class _RehearsedSaver(Saver):

@@ -151,8 +151,9 @@ class Saver:
 
     def _finished(self, deadline: float) -> bool:
         """Whether the save that was in flight is durable, by the first rank's word."""
-        self.checkpointer.settle(self._timeout_s(deadline))
-        timeout_s = min(self._timeout_s(deadline), AGREE_S)
+        # Past the deadline too: there is nothing better to do until the kill comes.
+        timeout_s = max(self._timeout_s(deadline), LEAVE_S)
+        self.checkpointer.settle(timeout_s)
         return bool(self.checkpointer.agree("finished", self._page.saved_step >= self.begun_step, timeout_s))
 
     def _tell(self, choice: Choice) -> None:

@@ -41,6 +41,14 @@ def stop_run(paths: RunPaths, connection: Connection, *, timeout_s: float) -> st
         time.sleep(POLL_S)
 
 
+def unfinish(paths: RunPaths, why: str) -> None:
+    """Make a finished run a stopped one, which may be submitted again; any other stays as it is."""
+    verdict = _verdict(paths)
+    if verdict is not None and verdict.get("state") == RunState.FINISHED:
+        changed = {**verdict, "state": RunState.STOPPED, "why": why}
+        durable.replace_file(paths.verdict, json.dumps(changed, indent=1).encode())
+
+
 def _stop_here(paths: RunPaths, why: str) -> str:
     """Write the verdict that nobody else is left to write, unless somebody did in the very end."""
     if (verdict := _verdict(paths)) is not None:

@@ -28,6 +28,7 @@ def classify(
     job_reason: str = "",
     is_requeued: bool = False,
     preempts_at_once: bool = False,
+    is_node_down: bool = False,
     maintenance_starts: Sequence[float] = (),
 ) -> Notice:
     """The notice that ``signal_name`` brings. All times are wall-clock seconds; None where Slurm does not say.
@@ -39,7 +40,8 @@ def classify(
 
     A job whose processes are being ended is shown as COMPLETING, whatever will become of it: ``is_requeued`` (it has
     one restart more than this attempt) and ``job_reason`` then tell a requeue and the time limit from a cancel. Where
-    the partition ``preempts_at_once``, without grace, the requeue is the only mark that a preemption leaves.
+    the partition ``preempts_at_once``, without grace, the requeue is the only mark that a preemption leaves;
+    and one of a job of which a node is down was Slurm's answer to that.
     """
     limit = Cause.TIME_LIMIT
     if end_time is not None and any(abs(start - end_time) <= MAINTENANCE_SLACK_S for start in maintenance_starts):
@@ -48,6 +50,7 @@ def classify(
     if state == "COMPLETING":
         if is_requeued:
             cause = Cause.PREEMPTED if preempts_at_once else Cause.YIELDED
+            cause = Cause.NODE_FAILURE if is_node_down else cause
             return Notice(cause=cause, deadline=now + kill_wait_s, source=signal_name)
         state = _ENDINGS.get(job_reason, "CANCELLED")
     if state.startswith("CANCELLED"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resilient_launch.core.events import open_events
+from resilient_launch.core.events import DAMAGE, open_events
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.policy.told import Damage, Listener, Told
 
@@ -49,7 +49,7 @@ def read_file(file: EventFile, damage: Damage, *, with_metrics: bool = False) ->
     try:
         for record in _records(file.path, damage, with_metrics=with_metrics):
             listener.take(record)
-    except (OSError, EOFError) as error:
+    except (OSError, *DAMAGE) as error:
         why = getattr(error, "strerror", None) or str(error)
         damage.unreadable.append(f"{file.path.name}: {why.lower()}")
     return listener.told()

@@ -13,6 +13,7 @@ from resilient_launch.cluster.base import JobView, Scheduler
 from resilient_launch.core.causes import RunState
 from resilient_launch.core.errors import UnreachableError
 from resilient_launch.core.paths import RunPaths
+from resilient_launch.policy import holds
 from resilient_launch.report.attempts import AttemptRow, attempt_rows
 from resilient_launch.report.queue import Answer
 
@@ -25,6 +26,7 @@ class RunStatus:
     """A run at one moment. ``reason`` is in words; ``job_state`` is Slurm's, empty where Slurm was not reached.
 
     ``step`` counts completed steps, ``checkpoint_step`` those in the newest checkpoint, ``checkpoint_age_s`` its age.
+    ``explanation`` is what Slurm's reason means where the run waits for somebody to act; empty otherwise.
     ``steps_per_s`` is known while it runs, ``starts_at`` (wall clock) where Slurm has an estimate for a queued job.
     ``until_step`` is the script's last step where it said so, ``eta_s`` the seconds to it at the present rate.
     """
@@ -41,6 +43,7 @@ class RunStatus:
     attempts: tuple[AttemptRow, ...]
     steps_per_s: float | None = None
     starts_at: float | None = None
+    explanation: str = ""
     until_step: int | None = None
     eta_s: float | None = None
 
@@ -103,6 +106,7 @@ def run_status(paths: RunPaths, source: Scheduler | Answer | None, job_id: str) 
         attempts=tuple(rows),
         steps_per_s=1 / step_s if step_s else None,
         starts_at=view.start_time if view is not None and view.state == "PENDING" else None,
+        explanation=holds.explain(view.reason) if view is not None and state is RunState.QUEUED else "",
         until_step=until,
         eta_s=max(until - at_step, 0) * step_s if step_s and until is not None and at_step is not None else None,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from resilient_launch.core.events import open_events
+from resilient_launch.core.events import DAMAGE, open_events
 
 
 class EventTail:
@@ -26,7 +26,7 @@ class EventTail:
         return heapq.merge(*(self._of(file) for file in files), key=_wall)
 
     def _of(self, file: Path) -> Iterator[dict[str, Any]]:
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError, *DAMAGE):
             stat = file.stat()
             if self._sizes.get(file) == (stat.st_ino, stat.st_size):
                 return

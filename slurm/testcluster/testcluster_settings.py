@@ -10,7 +10,8 @@ from pathlib import Path
 class ClusterSpec:
     """What the test cluster looks like; times are whole seconds.
 
-    Partition ``low`` (the default one) is preempted by requeue, after ``grace_s``, by partition ``high``.
+    Partition ``low`` (the default one) is preempted by requeue, after ``grace_s``, by partition ``high``; ``nograce``
+    at once.
     ``cred_expire_s`` is what a requeued job waits before it may start again; Slurm 22.05 ignores values below 10.
     """
 
@@ -84,6 +85,7 @@ MailProg=/bin/true
 {"GresTypes=gpu" if spec.gpus else ""}
 {nodes}
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime={spec.grace_s}
+PartitionName=nograce Nodes=ALL MaxTime=INFINITE PriorityTier=1 GraceTime=0
 PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF
 """
 

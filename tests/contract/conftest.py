@@ -26,7 +26,8 @@ BACKENDS = {
 def _fake(directory: Path, like: Literal["22.05", "24.11"]) -> Iterator[dict[str, str]]:
     """An environment whose Slurm commands are the fake's, set up like the real one of the tests."""
     low = PartitionSpec(name="low", tier=1, preempt_mode="requeue", grace_s=10)
-    partitions = (low, PartitionSpec(name="high", tier=10))
+    nograce = PartitionSpec(name="nograce", tier=1, preempt_mode="requeue", grace_s=0)
+    partitions = (low, nograce, PartitionSpec(name="high", tier=10))
     spec = FakeSpec(partitions=partitions, requeue_delay_s=11.0, accounting=False, gpus=2, like=like)
     cluster = FakeCluster(directory)
     cluster.up(spec)

@@ -28,6 +28,7 @@ class Bench:
         self.directory = directory
         self.slurm = SlurmCommands(env)
         self.jobs: list[str] = []
+        self.reservations: list[str] = []
 
     def by_version(self, what: str, *, old: T, new: T) -> T:
         """What this scheduler's version does: ``old`` on 22.05, ``new`` on 24.11; kept for the run's last words."""
@@ -72,6 +73,8 @@ class Bench:
         wait_for(lambda: line in self.output(job_id), timeout_s, f"{line!r} from job {job_id}")
 
     def close(self) -> None:
+        for name in self.reservations:
+            self.run("scontrol", "delete", f"reservationname={name}")
         for job_id in self.jobs:
             self.slurm.cancel(job_id)
         for job_id in self.jobs:

@@ -19,7 +19,8 @@ def test_nodes_that_are_not_fit_or_slow_are_left_and_the_global_batch_is_kept(be
         (
             "            loss = (model(next(batches)) ** 2).mean()\n",
             "            with run.local_work():\n"
-            "                time.sleep(0.03 if run.rank == 2 else 0.003)\n"
+            # The others' share is too short to be disturbed by whatever else this machine does.
+            "                run.rank == 2 and time.sleep(0.02)\n"
             "            batch = next(batches)\n"
             "            loss = (model(batch) ** 2).mean()\n",
         ),

@@ -70,7 +70,7 @@ def test_a_signal_before_the_first_step_is_kept(bench: RunBench, importing: str)
     """A notice that comes while Python still imports is acted on: nothing is lost, and the job comes back."""
     (bench.workdir / "train.py").write_text(f"import time\ntime.sleep(1)\n{(bench.workdir / 'train.py').read_text()}")
     job_id = bench.submit(bench.config("run", ["--steps", "20"]))
-    word = {"agent": "submitit.core._submit", "worker": "train.py"}[importing]
+    word = {"agent": "resilient_launch.job.node", "worker": "train.py"}[importing]
 
     def is_there() -> bool:
         return any(_blocks_notices(pid) for pid in _processes(bench, word))

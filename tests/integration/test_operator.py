@@ -43,6 +43,7 @@ def test_yield_and_hold_until_it_is_released(bench: RunBench, reference: Referen
     assert "yielded, saved at step" in done.stdout
     wait_for(lambda: bench.status("run")["state"] == "queued", what="the run to be queued")
     assert "held" in bench.status("run")["reason"].lower()
+    assert "rlaunch requeue RUN" in bench.status("run")["explanation"]
     again = bench.rlaunch("yield", "run")
     assert again.returncode == 1
     assert "is not running" in again.stderr

@@ -102,12 +102,16 @@ def verify(
             problems[path].append(Problem(file=MANIFEST_NAME, kind=kind, why=_why(error)))
     on_start(sum(piece.stop - piece.start for piece in pieces))
     num_read = dict.fromkeys(paths, 0)
-    with ThreadPoolExecutor(num_threads or min(8, os.cpu_count() or 1)) as pool:
+    pool = ThreadPoolExecutor(num_threads or min(8, os.cpu_count() or 1))
+    try:
         for piece, problem in zip(pieces, pool.map(_check, pieces), strict=True):
             if problem is not None and not any(known.file == problem.file for known in problems[piece.path]):
                 problems[piece.path].append(problem)
             num_read[piece.path] += piece.stop - piece.start
             on_progress(piece.stop - piece.start)
+    finally:
+        # Whoever is interrupted does not want the rest to be read.
+        pool.shutdown(cancel_futures=True)
     return [_verdict(path, problems[path], num_read[path]) for path in paths]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from resilient_launch.cluster.fake import dependency
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
-from resilient_launch.cluster.fake.model import Job, JobRequest, JobState
+from resilient_launch.cluster.fake.model import Job, JobRequest
 from resilient_launch.cluster.fake.schedule import Amount, Holding, Machine, Reserved, Waiting, fits_empty, plan
 from resilient_launch.cluster.fake.spec import FakeSpec
 
@@ -17,24 +18,14 @@ def can_ever_run(spec: FakeSpec, request: JobRequest) -> bool:
 
 def schedule(life: Lifecycle, now: float) -> None:
     """Start, preempt and explain, for every job that may run now."""
-    queue = []
-    for job in life.jobs.values():
-        if not job.is_pending or job.completing or job.held:
-            continue
-        if job.begin > now:
-            _explain(life, job, "BeginTime")
-            continue
-        verdict = _dependency(life, job)
-        if verdict:
-            _explain(life, job, verdict)
-            continue
-        queue.append(job)
+    queue = [job for job in list(life.jobs.values()) if _may_start(life, job, now)]
+    queue = _within_limits(life, queue)
     if not queue:
         return
     spec = life.spec
     waiting = [_waiting(spec, job.job_id, job.request, job.time_limit_s) for job in queue]
     priority = {job.job_id: job.priority for job in queue}
-    waiting.sort(key=lambda item: (-item.tier, -priority[item.job_id], item.job_id))
+    waiting.sort(key=lambda item: (-item.tier, -priority[item.job_id], _age(life.jobs[item.job_id])))
     result = plan(now, _machines(life), _holdings(life), waiting, _reserved(life))
     for job_id, nodes in result.starts.items():
         life.start(life.jobs[job_id], nodes, now)
@@ -42,6 +33,56 @@ def schedule(life: Lifecycle, now: float) -> None:
         life.preempt(life.jobs[job_id], now)
     for job_id, reason in result.reasons.items():
         _explain(life, life.jobs[job_id], reason)
+
+
+def _may_start(life: Lifecycle, job: Job, now: float) -> bool:
+    """Whether nothing but nodes is missing; otherwise the job says what."""
+    if not job.is_pending or job.completing:
+        return False
+    waits_for = ""
+    if job.dependency:
+        before = job.dependency
+        job.dependency, waits_for = dependency.resolve(job, life.find, lambda each: _has_namesake(life, each))
+        if job.dependency != before:
+            life.changed.add(job.job_id)
+    if waits_for == dependency.NEVER and job.request.kill_on_invalid_dependency:
+        _explain(life, job, waits_for)
+        life.cancel(job, job.request.uid, now)
+        return False
+    if job.held:
+        return False
+    is_too_wide = job.request.min_nodes > life.spec.num_nodes
+    reason = waits_for or ("BeginTime" if job.begin > now else "PartitionNodeLimit" if is_too_wide else "")
+    if reason:
+        _explain(life, job, reason)
+    return not reason
+
+
+def _has_namesake(life: Lifecycle, job: Job) -> bool:
+    return any(_same_owner(other, job) and other.job_id < job.job_id for other in life.jobs.values())
+
+
+def _within_limits(life: Lifecycle, queue: list[Job]) -> list[Job]:
+    """Without the tasks of arrays that run as many at once as they may."""
+    room: dict[int, int] = {}
+    for job in life.jobs.values():
+        if job.array is not None and job.array.limit:
+            room.setdefault(job.array.array_id, job.array.limit)
+            room[job.array.array_id] -= job.is_running or job.completing
+    kept = []
+    for job in sorted(queue, key=_age):
+        if job.array is not None and job.array.limit:
+            room[job.array.array_id] -= 1
+            if room[job.array.array_id] < 0:
+                _explain(life, job, "JobArrayTaskLimit")
+                continue
+        kept.append(job)
+    return kept
+
+
+def _age(job: Job) -> tuple[int, int]:
+    """The order of submission: of tasks of one array by their number, for the last one has the array's own id."""
+    return (job.job_id, 0) if job.array is None else (job.array.array_id, job.array.index)
 
 
 def foresee(life: Lifecycle, request: JobRequest, now: float) -> tuple[float, tuple[str, ...]] | None:
@@ -73,39 +114,9 @@ def _explain(life: Lifecycle, job: Job, reason: str) -> None:
         life.changed.add(job.job_id)
 
 
-def _dependency(life: Lifecycle, job: Job) -> str:
-    """Empty when the job's dependencies are met, else Slurm's reason."""
-    for clause in filter(None, job.request.dependency.split(",")):
-        kind, *ids = clause.split(":")
-        if kind == "singleton":
-            if any(_same_owner(other, job) and other.job_id < job.job_id for other in life.jobs.values()):
-                return "Dependency"
-            continue
-        for text in ids:
-            other = life.jobs.get(int(text.partition("+")[0]))
-            verdict = _verdict(kind, other)
-            if verdict:
-                return verdict
-    return ""
-
-
 def _same_owner(other: Job, job: Job) -> bool:
     same = other.request.name == job.request.name and other.request.uid == job.request.uid
     return same and not other.is_over
-
-
-def _verdict(kind: str, other: Job | None) -> str:
-    if other is None:
-        return "DependencyNeverSatisfied" if kind in ("afterok", "afternotok") else ""
-    if kind == "after":
-        return "" if other.start or other.is_over else "Dependency"
-    if not other.is_over:
-        return "Dependency"
-    if kind == "afterok" and other.state is not JobState.COMPLETED:
-        return "DependencyNeverSatisfied"
-    if kind == "afternotok" and other.state is JobState.COMPLETED:
-        return "DependencyNeverSatisfied"
-    return ""
 
 
 def _total(spec: FakeSpec) -> Amount:

@@ -76,10 +76,11 @@ class Database:
         self._write("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", values)
 
     def runs(self, job_ids: Iterable[int] | None = None) -> list[Job]:
-        """The finished runs, oldest first; of the given jobs, or all."""
+        """The finished runs, oldest first; of the given jobs and arrays, or all."""
         query = "SELECT document FROM runs"
         wanted = None if job_ids is None else sorted(set(job_ids))
         if wanted is not None:
-            query += f" WHERE job_id IN ({','.join('?' * len(wanted))})"
-        rows = self._connection.execute(query + " ORDER BY job_id, run", wanted or [])
+            marks = ",".join("?" * len(wanted))
+            query += f" WHERE job_id IN ({marks}) OR json_extract(document, '$.array.array_id') IN ({marks})"
+        rows = self._connection.execute(query + " ORDER BY job_id, run", [*(wanted or []), *(wanted or [])])
         return [Job.from_dict(json.loads(document)) for (document,) in rows]

@@ -29,6 +29,12 @@ _OWNED = (
     "SLURM_OPEN_MODE",
     "SLURM_EXPORT_ENV",
     "CUDA_VISIBLE_DEVICES",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_ARRAY_TASK_COUNT",
+    "SLURM_ARRAY_TASK_MIN",
+    "SLURM_ARRAY_TASK_MAX",
+    "SLURM_ARRAY_TASK_STEP",
 )
 
 
@@ -74,6 +80,15 @@ def job_variables(spec: FakeSpec, job: Job) -> dict[str, str]:
     if spec.like != "22.05":
         values["SLURM_JOB_START_TIME"] = str(int(job.start))
         values["SLURM_JOB_END_TIME"] = str(int(job.end or job.start + _YEAR_S))
+    if job.array is not None:
+        values |= {
+            "SLURM_ARRAY_JOB_ID": str(job.array.array_id),
+            "SLURM_ARRAY_TASK_ID": str(job.array.index),
+            "SLURM_ARRAY_TASK_COUNT": str(job.array.count),
+            "SLURM_ARRAY_TASK_MIN": str(job.array.low),
+            "SLURM_ARRAY_TASK_MAX": str(job.array.high),
+            "SLURM_ARRAY_TASK_STEP": str(job.array.step),
+        }
     if job.restarts:
         values["SLURM_RESTART_COUNT"] = str(job.restarts)
     if request.num_tasks is not None or request.tasks_per_node is not None:

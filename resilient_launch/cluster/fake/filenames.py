@@ -25,6 +25,8 @@ class Names:
     node_index: int
     task: int
     step: str
+    array_id: int
+    array_task: int
 
     @classmethod
     def of(
@@ -38,6 +40,8 @@ class Names:
             node_index=node_index,
             task=task,
             step=step,
+            array_id=job.job_id if job.array is None else job.array.array_id,
+            array_task=_NO_ARRAY_TASK if job.array is None else job.array.index,
         )
 
     def path(self, pattern: str, directory: str) -> str:
@@ -49,8 +53,8 @@ class Names:
         width, symbol = match.groups()
         numbers = {
             "j": self.job_id,
-            "A": self.job_id,
-            "a": _NO_ARRAY_TASK,
+            "A": self.array_id,
+            "a": self.array_task,
             "n": self.node_index,
             "t": self.task,
         }

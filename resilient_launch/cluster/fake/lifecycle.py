@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import signal
 
+from resilient_launch.cluster.fake import arrays
 from resilient_launch.cluster.fake.accounting import Accounting
 from resilient_launch.cluster.fake.db import Database
-from resilient_launch.cluster.fake.model import Job, JobRequest, JobState, Node, Step, StepNode, exit_code
+from resilient_launch.cluster.fake.model import ArrayTask, Job, JobRequest, JobState, Node, Step, StepNode, exit_code
 from resilient_launch.cluster.fake.orders import Order, Orders, place_key
 from resilient_launch.cluster.fake.reservations import Reservations
 from resilient_launch.cluster.fake.spec import FakeSpec
@@ -43,14 +44,41 @@ class Lifecycle:
 
     # -- entering and leaving the queue
 
-    def submit(self, request: JobRequest, now: float) -> Job:
+    def find(self, text: str) -> list[Job]:
+        """What an id means: ``7``, ``7_3``, ``7_[1-2]``, or with 7 an array's id every task of it."""
+        return [job for job in self.jobs.values() if job.is_meant_by(text)]
+
+    def submit_array(
+        self, request: JobRequest, numbers: list[int], limit: int, now: float, *, dependency: str = ""
+    ) -> int:
+        """Queue every task of an array; returns its id, which is also the job id of the last task, as in Slurm."""
+        array_id, self.next_id = self.next_id, self.next_id + 1
+        *others, last = arrays.tasks(array_id, numbers, limit)
+        for task in others:
+            self.submit(request, now, array=task, dependency=dependency)
+        self.submit(request, now, array=last, job_id=array_id, dependency=dependency)
+        return array_id
+
+    def submit(
+        self,
+        request: JobRequest,
+        now: float,
+        *,
+        array: ArrayTask | None = None,
+        job_id: int | None = None,
+        dependency: str = "",
+    ) -> Job:
         """Queue a job that has been validated."""
-        job_id, self.next_id = self.next_id, self.next_id + 1
+        if job_id is None:
+            job_id, self.next_id = self.next_id, self.next_id + 1
         self.database.set_meta("next_id", str(self.next_id))
-        priority = request.priority if request.priority is not None else 4294901760 - job_id
+        age = job_id if array is None else array.array_id
+        priority = request.priority if request.priority is not None else 4294901760 - age
         job = Job(
             job_id=job_id,
             request=request,
+            array=array,
+            dependency=dependency,
             submit=now,
             begin=request.begin_time,
             eligible=max(now, request.begin_time),
@@ -96,21 +124,21 @@ class Lifecycle:
         job.run_state = JobState.REQUEUED
         if not was_over and not was_completing:
             job.run_end = now
-        self._back_to_queue(job)
+        self.back_to_queue(job)
         if hold:
             self._hold(job, "JobHeldUser", "job requeued in held state")
         if was_over:
             self.database.save_run(job)
             self._reset(job, now)
         elif not was_completing:
-            self._terminate(job, now, " DUE TO JOB REQUEUE")
+            self.terminate(job, now, " DUE TO JOB REQUEUE")
         self._touch(job, schedule=True)
 
-    def hold(self, job: Job) -> None:
+    def hold(self, job: Job, *, by_admin: bool) -> None:
         """``scontrol hold``. Raises NotAllowedError unless it is pending."""
         if not job.is_pending:
             raise NotAllowedError("Job is no longer pending execution")
-        self._hold(job, "JobHeldUser", "")
+        self._hold(job, "JobHeldAdmin" if by_admin else "JobHeldUser", "")
         self._touch(job)
 
     def release(self, job: Job) -> None:
@@ -131,6 +159,7 @@ class Lifecycle:
         partition = self.spec.partition(job.request.partition)
         grace_s = partition.grace_s if partition else 0
         job.preempt = now
+        job.requeue_owed = grace_s > 0 and self.spec.like != "22.05"
         job.end = min(job.end or now + grace_s, now + grace_s)
         if grace_s == 0:
             self.grace_over(job, now)
@@ -155,7 +184,7 @@ class Lifecycle:
         elif job.is_running:
             job.state, job.run_state, job.cancelled_by = JobState.CANCELLED, JobState.CANCELLED, uid
             job.run_end = now
-            self._terminate(job, now, "")
+            self.terminate(job, now, "")
         else:
             raise NotAllowedError(ALREADY_DONE)
         self._touch(job, schedule=True)
@@ -169,7 +198,7 @@ class Lifecycle:
         place.statuses.update(statuses)
         place.done = True
         self.orders.add(Order(do="step", key=f"{job.run_key}.{step.name}"))
-        self._step_over(job, step, now)
+        self.step_over(job, step, now)
 
     def task_ended(self, job: Job, step: Step, place: StepNode, statuses: dict[int, int]) -> None:
         """Some tasks of a step have ended on one node."""
@@ -179,25 +208,26 @@ class Lifecycle:
             self.orders.signal_step(job, step, signal.SIGKILL)
         self._touch(job)
 
-    def _step_over(self, job: Job, step: Step, now: float) -> None:
+    def step_over(self, job: Job, step: Step, now: float) -> None:
         if step.end is None and all(place.done or place.lost for place in step.nodes):
             step.end = now
             self.orders.add(Order(do="step", key=f"{job.run_key}.{step.name}"))
             if step.is_batch and job.is_running:
                 self._batch_over(job, step.status, now)
-            self._settle(job, now)
+            self.settle(job, now)
         self._touch(job)
 
     def _batch_over(self, job: Job, status: int, now: float) -> None:
         """The batch script ended by itself."""
         job.exit_status, job.run_end = status, now
         text = ""
-        if job.preempt and self.spec.like != "22.05":
+        if job.requeue_owed:
+            job.requeue_owed = False
             job.run_state = JobState.PREEMPTED
             if job.request.requeue:
                 job.exit_status = 0
-                self._back_to_queue(job)
-                self._count_requeue(job)
+                self.back_to_queue(job)
+                self.count_requeue(job)
                 text = " DUE TO JOB REQUEUE"
             else:
                 job.state = JobState.PREEMPTED
@@ -211,7 +241,7 @@ class Lifecycle:
                     job.description = f"RaisedSignal:{number}({signal.strsignal(number)})"
         else:
             job.state = job.run_state = JobState.COMPLETED
-        self._terminate(job, now, text)
+        self.terminate(job, now, text)
 
     # -- what the clock brings
 
@@ -219,7 +249,7 @@ class Lifecycle:
         """A running job has reached its time limit."""
         job.state = job.run_state = JobState.TIMEOUT
         job.reason, job.run_end = "TimeLimit", now
-        self._terminate(job, now, " DUE TO TIME LIMIT")
+        self.terminate(job, now, " DUE TO TIME LIMIT")
 
     def kill(self, job: Job) -> None:
         """KillWait is over: whatever is left of the run goes."""
@@ -250,56 +280,10 @@ class Lifecycle:
         partition = self.spec.partition(job.request.partition)
         job.run_state, job.run_end = JobState.PREEMPTED, now
         if job.request.requeue and not (partition and partition.preempt_mode == "cancel"):
-            self._back_to_queue(job)
+            self.back_to_queue(job)
         else:
             job.state = JobState.PREEMPTED
-        self._terminate(job, now, " DUE TO PREEMPTION")
-
-    # -- nodes
-
-    def fail_node(self, node: Node, now: float, *, network_only: bool) -> None:
-        """The node goes silent. Its processes die with it, or (``network_only``) go on where nobody reaches them."""
-        node.down, node.isolated, node.reason, node.since = True, network_only, "Not responding", now
-        self.database.save_node(node)
-        self.must_schedule = True
-        for job in list(self.jobs.values()):
-            if node.name not in job.nodes or not (job.is_running or job.completing):
-                continue
-            for step in job.active_steps():
-                for place in step.nodes:
-                    if place.node == node.name and not place.done:
-                        place.lost = True
-                        if not network_only:
-                            self.orders.add(Order(do="kill", key=place_key(job, step, place)))
-            if job.is_running and not (job.request.no_kill and job.batch_host != node.name):
-                self._node_failed(job, now)
-            for step in list(job.active_steps()):
-                self._step_over(job, step, now)
-            self._settle(job, now)
-            self._touch(job, schedule=True)
-
-    def _node_failed(self, job: Job, now: float) -> None:
-        job.run_state, job.run_end = JobState.NODE_FAIL, now
-        text = " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
-        if job.request.requeue:
-            self._back_to_queue(job)
-            self._count_requeue(job)
-        else:
-            job.state, job.reason = JobState.NODE_FAIL, "NodeDown"
-        self._terminate(job, now, text)
-
-    def drain_node(self, node: Node, reason: str, now: float) -> None:
-        """No new job starts there; those that run go on."""
-        node.drained, node.reason, node.since = True, reason, now
-        self.database.save_node(node)
-
-    def resume_node(self, node: Node) -> None:
-        """The node is back; what still ran there from before is killed as it registers."""
-        node.down = node.drained = node.isolated = False
-        node.reason, node.since = "", 0.0
-        self.database.save_node(node)
-        self.must_schedule = True
-        self.orders.add(Order(do="purge", key=node.name))
+        self.terminate(job, now, " DUE TO PREEMPTION")
 
     def abandon(self, now: float) -> None:
         """The cluster goes down for good: every job that is not over is cancelled, whatever its processes do."""
@@ -328,19 +312,19 @@ class Lifecycle:
     def _hold(self, job: Job, reason: str, description: str) -> None:
         job.held, job.priority, job.reason, job.description = True, 0, reason, description
 
-    def _count_requeue(self, job: Job) -> None:
+    def count_requeue(self, job: Job) -> None:
         job.batch_requeues += 1
         if job.batch_requeues >= self.spec.max_batch_requeue:
             job.batch_requeues = 0
             self._hold(job, "JobHoldMaxRequeue", "")
 
-    def _back_to_queue(self, job: Job) -> None:
+    def back_to_queue(self, job: Job) -> None:
         job.state = JobState.PENDING
         job.restarts += 1
         job.warn_sent = False
         job.reason, job.description = "None", ""
 
-    def _terminate(self, job: Job, now: float, due: str) -> None:
+    def terminate(self, job: Job, now: float, due: str) -> None:
         """Slurm's way to end a run: a line in the logs, TERM (twice to steps at a limit), KillWait, KILL."""
         job.completing = True
         job.kill_at = now + self.spec.kill_wait_s
@@ -355,10 +339,10 @@ class Lifecycle:
         for signum in (signal.SIGCONT, signal.SIGTERM):
             for step in steps:
                 self.orders.signal_step(job, step, signum)
-        self._settle(job, now)
+        self.settle(job, now)
         self._touch(job)
 
-    def _settle(self, job: Job, now: float) -> None:
+    def settle(self, job: Job, now: float) -> None:
         """Once nothing of the run is left: free the nodes, and end the job or put it back into the queue."""
         if not job.completing or job.active_steps():
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -81,10 +82,10 @@ class JobRequest:
     nodelist: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     constraint: str = ""
-    dependency: str = ""
     comment: str = ""
     requeue: bool = True
     no_kill: bool = False
+    kill_on_invalid_dependency: bool = False
     time_limit_s: int | None = None
     signal: WarnSignal | None = None
     append: bool = False
@@ -105,6 +106,40 @@ class JobRequest:
         total = max(self.num_tasks or num_nodes, num_nodes)
         share, rest = divmod(total, num_nodes)
         return tuple(share + (index < rest) for index in range(num_nodes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayTask:
+    """A job's place in its array: its number, among ``count`` from ``low`` to ``high``; ``limit`` run at once."""
+
+    array_id: int
+    index: int
+    count: int
+    low: int
+    high: int
+    step: int = 1
+    limit: int = 0
+
+
+MAX_ARRAY_SIZE = 1001
+"""Slurm's MaxArraySize: task numbers stay below it."""
+_PIECE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+
+
+def task_numbers(text: str) -> list[int]:
+    """Numbers of ``0-3,7``, ``1-9:4`` or ``[1-2]``, each once, in order. Raises ValueError."""
+    found: set[int] = set()
+    for piece in text.strip("[]").split(","):
+        match = _PIECE.fullmatch(piece)
+        if match is None:
+            raise ValueError(f"bad array {text!r}")
+        low, high, step = (int(word) if word else None for word in match.groups())
+        assert low is not None
+        high = low if high is None else high
+        if step == 0 or high < low or high >= MAX_ARRAY_SIZE:
+            raise ValueError(f"bad array {text!r}")
+        found.update(range(low, high + 1, step or 1))
+    return sorted(found)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -159,6 +194,9 @@ class Job:
     request: JobRequest
     submit: float
     eligible: float
+    array: ArrayTask | None = None
+    dependency: str = ""
+    """What it still waits for, and how each part stands."""
     state: JobState = JobState.PENDING
     completing: bool = False
     reason: str = "None"
@@ -177,6 +215,9 @@ class Job:
     preempt: float = 0.0
     kill_at: float = 0.0
     warn_sent: bool = False
+    requeue_owed: bool = False
+    """24.11 alone: a grace time began, and the next end of a batch script by itself, if only in the run that follows,
+    brings a requeue."""
     cancelled_by: int | None = None
     exit_status: int = 0
     nodes: list[str] = field(default_factory=list)
@@ -188,6 +229,29 @@ class Job:
     """How accounting will name the run that is ending, while the job itself may be PENDING again."""
     run_end: float = 0.0
     last_evaluated: float = 0.0
+
+    @property
+    def shown_id(self) -> str:
+        """What Slurm's commands call it: a task of an array goes by the array's id and its own number."""
+        return str(self.job_id) if self.array is None else f"{self.array.array_id}_{self.array.index}"
+
+    def is_meant_by(self, text: str) -> bool:
+        """Whether an id names it: its own, its array's, ``7_3`` or ``7_[1-3]``."""
+        base, _, index = text.partition("_")
+        if not base.isdecimal():
+            return False
+        if not index:
+            return int(base) in (self.job_id, self.array.array_id if self.array else self.job_id)
+        if self.array is None or self.array.array_id != int(base):
+            return False
+        try:
+            return self.array.index in task_numbers(index)
+        except ValueError:
+            return False
+
+    @property
+    def has_never_run(self) -> bool:
+        return self.is_pending and not self.restarts and not self.start
 
     @property
     def run_key(self) -> str:
@@ -221,8 +285,8 @@ class Job:
 
     @property
     def derived_status(self) -> int:
-        """DerivedExitCode: the worst of its srun steps."""
-        return max((step.status for step in self.steps if not step.is_batch), key=exit_code, default=0)
+        """DerivedExitCode: the highest wait status of its srun steps, so that any exit code beats any signal."""
+        return max((step.status for step in self.steps if not step.is_batch), default=0)
 
     def step(self, name: str) -> Step | None:
         return next((step for step in self.steps if step.name == name), None)
@@ -241,7 +305,13 @@ class Job:
         request["signal"] = WarnSignal(**request["signal"]) if request["signal"] else None
         steps = [Step(**{**step, "nodes": [_step_node(node) for node in step["nodes"]]}) for step in values["steps"]]
         run_state = JobState(values["run_state"]) if values["run_state"] else None
-        replaced = {"request": JobRequest(**request), "steps": steps, "state": JobState(values["state"])}
+        array = ArrayTask(**values["array"]) if values["array"] else None
+        replaced = {
+            "request": JobRequest(**request),
+            "steps": steps,
+            "state": JobState(values["state"]),
+            "array": array,
+        }
         return cls(**{**values, **replaced, "run_state": run_state})
 
 

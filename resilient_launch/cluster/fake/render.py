@@ -56,12 +56,12 @@ def job_record(spec: FakeSpec, job: Job, now: float, *, details: bool = False) -
     names = Names.of(job, job.batch_host, spec)
     stdout = names.path(request.stdout, request.cwd)
     lines = [
-        f"JobId={job.job_id} JobName={request.name}",
+        f"JobId={job.job_id}{_array(job)} JobName={request.name}",
         f"UserId={user_name(request.uid)}({request.uid}) GroupId={group_name(request.gid)}({request.gid}) "
         "MCS_label=N/A",
         f"Priority={job.priority} Nice=0 Account={request.account} QOS={request.qos}",
         f"JobState={job.shown_state} Reason={(job.description or job.reason).replace(' ', '_')} "
-        f"Dependency={request.dependency or '(null)'}",
+        f"Dependency={job.dependency or '(null)'}",
         f"Requeue={int(request.requeue)} Restarts={job.restarts} BatchFlag=1 Reboot=0 "
         f"ExitCode={code_pair(job.exit_status)}",
     ]
@@ -112,6 +112,13 @@ def job_record(spec: FakeSpec, job: Job, now: float, *, details: bool = False) -
     if request.gpus:
         lines.append(f"TresPerNode=gres:gpu:{request.gpus}")
     return lines
+
+
+def _array(job: Job) -> str:
+    if job.array is None:
+        return ""
+    throttle = f" ArrayTaskThrottle={job.array.limit}" if job.array.limit else ""
+    return f" ArrayJobId={job.array.array_id} ArrayTaskId={job.array.index}{throttle}"
 
 
 def _min_memory(request: JobRequest) -> str:

@@ -17,6 +17,7 @@ RESERVED = "ReqNodeNotAvail, May be reserved for other job"
 ALL_RESERVED = "ReqNodeNotAvail, Reserved for maintenance"
 UNAVAILABLE = "ReqNodeNotAvail, UnavailableNodes:"
 TOO_FEW_UP = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+_INSTANT_S = 0.001
 MAX_RESERVATIONS = 50
 """Blocked jobs that get a reservation; the ones behind them wait without one, as Slurm's bf_max_job_test does."""
 
@@ -119,7 +120,10 @@ def plan(
     """Decide for every waiting job, which come in the order of their right to start."""
     result = Plan()
     closed = [_Claim(each.start, each.end, _whole(each.nodes, machines)) for each in reserved]
-    claims = [*closed, *(_Claim(-math.inf, max(held.end, now + 1), held.use) for held in holding)]
+    current = [_Claim(-math.inf, max(held.end, now + 1), held.use) for held in holding]
+    current += [claim for claim in closed if claim.start <= now]
+    ahead = [claim for claim in closed if claim.start > now]
+    free_now = _free(machines, current, now, now + _INSTANT_S)
     ending = {held.job_id for held in holding if held.is_ending}
     blocked_shapes: set[object] = set()
     blocked_partitions: set[str] = set()
@@ -129,10 +133,15 @@ def plan(
         if shape in blocked_shapes:
             result.reasons[job.job_id] = "Priority"
             continue
-        nodes = _fit(job, machines, _free(machines, claims, now, now + job.limit_s))
+        nodes = _fit(job, machines, free_now)
+        if nodes is not None and ahead:
+            # What fits at this moment may still reach into a claim that lies ahead.
+            nodes = _fit(job, machines, _free(machines, [*current, *ahead], now, now + job.limit_s))
         if nodes is not None:
             result.starts[job.job_id] = nodes
-            claims.append(_Claim(now, now + job.limit_s, _use(job, nodes, machines)))
+            use = _use(job, nodes, machines)
+            current.append(_Claim(now, now + job.limit_s, use))
+            free_now |= {name: free_now[name] - amount for name, amount in use.items()}
             continue
         blocked_shapes.add(shape)
         obstacle = _obstacle(job, machines, closed, now)
@@ -141,6 +150,7 @@ def plan(
         else:
             result.reasons[job.job_id] = "Priority" if job.partition in blocked_partitions else "Resources"
             blocked_partitions.add(job.partition)
+        claims = [*current, *ahead]
         victims = _victims(job, machines, holding, ending, result.starts, claims, now)
         result.preempt.extend(victims)
         ending.update(victims)
@@ -148,7 +158,7 @@ def plan(
             found = _earliest(job, machines, claims, now)
             if found is not None:
                 start, nodes = found
-                claims.append(_Claim(start, start + job.limit_s, _use(job, nodes, machines)))
+                ahead.append(_Claim(start, start + job.limit_s, _use(job, nodes, machines)))
                 result.expected[job.job_id] = start
                 num_reservations += 1
     return result
@@ -159,6 +169,8 @@ def _obstacle(job: Waiting, machines: Sequence[Machine], closed: Sequence[_Claim
     if _fit(job, machines, {machine.name: machine.total for machine in machines}) is None:
         unusable = [machine.name for machine in machines if not machine.is_usable and machine.name in job.nodelist]
         return UNAVAILABLE + hostlist.compress(unusable) if unusable else TOO_FEW_UP
+    if not closed:
+        return ""
     free = _free(machines, closed, now, now + job.limit_s)
     if _fit(job, machines, free) is not None:
         return ""
@@ -178,13 +190,17 @@ def _use(job: Waiting, nodes: tuple[str, ...], machines: Sequence[Machine]) -> d
 
 def _free(machines: Sequence[Machine], claims: Sequence[_Claim], start: float, end: float) -> dict[str, Amount]:
     """What every node has to give through the whole of [start, end)."""
-    free = {machine.name: machine.total for machine in machines}
+    # Plain numbers: this is where the time goes when hundreds of jobs wait.
+    free = {machine.name: [machine.total.cpus, machine.total.memory_mb, machine.total.gpus] for machine in machines}
     for claim in claims:
         if claim.start < end and claim.end > start:
             for name, amount in claim.use.items():
                 if name in free:
-                    free[name] = free[name] - amount
-    return free
+                    left = free[name]
+                    left[0] -= amount.cpus
+                    left[1] -= amount.memory_mb
+                    left[2] -= amount.gpus
+    return {name: Amount(*left) for name, left in free.items()}
 
 
 def _fit(job: Waiting, machines: Sequence[Machine], free: Mapping[str, Amount]) -> tuple[str, ...] | None:

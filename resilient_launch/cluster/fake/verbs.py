@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from resilient_launch.cluster.fake import outages
 from resilient_launch.cluster.fake.commands import Call
 from resilient_launch.cluster.fake.environment import MARKER
 from resilient_launch.cluster.fake.lifecycle import NO_SUCH_JOB, Lifecycle, NotAllowedError
@@ -31,11 +32,11 @@ def run(life: Lifecycle, request: dict[str, Any], now: float) -> dict[str, Any]:
             job.end = now + request["in_s"]
             life.touch(job)
         elif verb == "fail_node":
-            life.fail_node(_node(life, request), now, network_only=request["network_only"])
+            outages.fail_node(life, _node(life, request), now, network_only=request["network_only"])
         elif verb == "resume_node":
-            life.resume_node(_node(life, request))
+            outages.resume_node(life, _node(life, request))
         elif verb == "drain":
-            life.drain_node(_node(life, request), request["reason"], now)
+            outages.drain_node(life, _node(life, request), request["reason"], now)
         elif verb == "maintenance":
             _maintenance(life, request, now)
         elif verb == "fill":

@@ -52,10 +52,10 @@ def _at_resume(found: Difference) -> Diagnosis:
 
 def _after_resume(found: Difference) -> Diagnosis:
     step, pieces = found.step, found.record.pieces
-    equal = [name for name in (INPUTS, RATE) if name in found.equal]
+    equal = [word for name, word in ((INPUTS, "data"), (RATE, RATE)) if name in found.equal]
     if any(name.startswith("rng") for name in found.equal) and not found.parts("rng"):
         equal.append("RNG")
-    others = f", {' and '.join(equal)} equal" if equal else ""
+    others = f" ({', '.join(equal)} equal)" if equal else ""
     if INPUTS in found.what or found.parts("data"):
         if "data" not in pieces:
             return Diagnosis(

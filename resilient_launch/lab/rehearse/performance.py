@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from resilient_launch.checkpoint.digest import state_digest, state_lines
 from resilient_launch.checkpoint.store import published
+from resilient_launch.cluster.fake import proctree
 from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.cluster.fake.spec import FakeSpec, PartitionSpec
 from resilient_launch.config.schema import Every, HangConfig, LaunchConfig, NodeRange, RestartConfig, StaggerConfig
@@ -327,7 +328,7 @@ class _Play:
                 if read_verdict(self._paths) is not None:
                     return
                 time.sleep(POLL_S / 4)
-            self._signal(int(str(pids[0]["pid"])), signal.SIGKILL)
+            _signal(pids[0], signal.SIGKILL)
 
     def _lives(self, rank: int, from_number: int) -> list[Mapping[str, object]]:
         """The processes that this rank has been, in order, without the first few."""
@@ -356,14 +357,7 @@ class _Play:
         stopped = marks["stopped"]
         fake.fail_node(str(stopped["node"]), network_only=True)
         self._wait(lambda: self._stage.read_marks("pid.0001."), STEP_TIMEOUT_S, "the next attempt")
-        self._signal(int(str(stopped["pid"])), signal.SIGCONT)
-
-    def _signal(self, pid: int, number: signal.Signals) -> None:
-        """Only to a process of this very run: a number may be another's by now."""
-        mark = f"RLAUNCH_RUN_DIR={self._paths.directory}".encode()
-        with contextlib.suppress(OSError):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                os.kill(pid, number)
+        _signal(stopped, signal.SIGCONT)
 
     def _is_job_over(self) -> bool:
         view = self._connection.scheduler.show(self._job_id)
@@ -380,6 +374,13 @@ class _Play:
                 why = "the run was over before" if is_over else f"did not come within {timeout_s:.0f} s"
                 raise RlaunchError(what, why=why)
             time.sleep(POLL_S)
+
+
+def _signal(who: Mapping[str, object], number: signal.Signals) -> None:
+    """To the process that set a mark, if it still lives: its number may be another's by now."""
+    pid = int(str(who["pid"]))
+    if proctree.start_ticks(pid) == who["ticks"]:
+        proctree.send([pid], number)
 
 
 def damage(checkpoints: Path, steps: Sequence[int]) -> None:

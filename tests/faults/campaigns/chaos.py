@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,15 +100,18 @@ def _chaos(tally: Tally, part: str, program: Program, num_schedules: int) -> Non
     if not names and tally.only is not None:
         # A replay may name a schedule that this form does not reach.
         names = [tally.only]
-    with tempfile.TemporaryDirectory(prefix="rlaunch-chaos-") as scratch, ThreadPoolExecutor(program.at_once) as pool:
+    stopping = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="rlaunch-chaos-") as scratch, _players(program.at_once, stopping) as pool:
         quiet = Schedule(faults=[], damages=frozenset(), checkpoint={"every": "100 steps"}, signals="tree", grace_s=30)
-        reference = _perform(program, quiet, Path(scratch) / "reference").digest
+        undisturbed = _perform(program, quiet, Path(scratch) / "reference", stopping)
+        hold(not undisturbed.problem, f"without faults: {undisturbed.problem}", undisturbed.text[-TAIL:])
+        reference = undisturbed.digest
         schedules = [draw(program, random.Random(f"{tally.seed}/{name}")) for name in names]
         roots = [Path(scratch) / name for name in names]
         for name, schedule, performed in zip(
             names,
             schedules,
-            pool.map(lambda each: _perform(program, *each), zip(schedules, roots, strict=True)),
+            pool.map(lambda schedule, root: _perform(program, schedule, root, stopping), schedules, roots),
             strict=True,
         ):
             with tally.case(part, name):
@@ -177,7 +181,18 @@ class Performed:
         )
 
 
-def _perform(program: Program, schedule: Schedule, root: Path) -> Performed:
+@contextlib.contextmanager
+def _players(at_once: int, stopping: threading.Event) -> Iterator[ThreadPoolExecutor]:
+    """Whoever leaves early leaves no run behind."""
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        yield pool
+    finally:
+        stopping.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _perform(program: Program, schedule: Schedule, root: Path, stopping: threading.Event) -> Performed:
     root.mkdir()
     config = root / "config.yaml"
     config.write_text(yaml.safe_dump(_config(program, schedule)))
@@ -195,8 +210,8 @@ def _perform(program: Program, schedule: Schedule, root: Path) -> Performed:
         left = set(schedule.damages)
         deadline = time.monotonic() + TIMEOUT_S
         while child.poll() is None:
-            if time.monotonic() > deadline:
-                problem = f"did not end within {TIMEOUT_S:.0f} s"
+            if stopping.is_set() or time.monotonic() > deadline:
+                problem = "stopped" if stopping.is_set() else f"did not end within {TIMEOUT_S:.0f} s"
                 child.send_signal(signal.SIGKILL)
                 child.wait()
             for number in left & _interrupted(paths):

@@ -70,8 +70,8 @@ MUTATIONS = (
             (COMMIT, "            if size != entry.size:", "            if False:"),
             (
                 COMMIT,
-                "            _commit(temporary, directory / str(ident), manifest)\n",
-                "            _commit(temporary, directory / str(ident), manifest)\n"
+                "            commit_directory(temporary, directory / str(ident), manifest)\n",
+                "            commit_directory(temporary, directory / str(ident), manifest)\n"
                 "            from resilient_launch.checkpoint.store import files as late\n"
                 "            for each in late.LATE:\n"
                 "                with (directory / str(ident) / each.path.name).open('wb') as file:\n"
@@ -85,7 +85,7 @@ MUTATIONS = (
     Mutation(
         name="no check of the hash",
         part="damage",
-        patches=((FILES, "if value.hexdigest() != self._entry.chunks[chunk]:", "if False:"),),
+        patches=((FILES, "if found != self._entry.chunks[chunk]:", "if False:"),),
     ),
     Mutation(
         name="the step's directory is written in place, and used again",

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.faults.campaigns.tracing import DONE, run
 
 ROOT = 0
-_LINE = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+|\?)(.*)")
+_LINE = re.compile(r"\d+ +(\w+)\((.*)\)\s+= (-?\d+|\?)(.*)")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
 _HARMLESS = frozenset(
     {"read", "pread64", "readv", "preadv", "preadv2", "newfstatat", "fstat", "stat", "lstat", "statx", "lseek", "fcntl"}

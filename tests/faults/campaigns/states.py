@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from resilient_launch.checkpoint import store
 from resilient_launch.checkpoint.store import Facts, Lineage, LocalBoard, RankReport, Round
+from resilient_launch.checkpoint.store.direct import BLOCK_BYTES, write_image
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 from tests.faults.campaigns.tally import hold
@@ -20,15 +22,19 @@ INDEX = "index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How a state lies in files: ``files`` files of ``num_bytes`` bytes from each of ``ranks`` ranks, and an index."""
+    """How a state lies in files: ``files`` files of ``num_bytes`` bytes from each of ``ranks`` ranks, and an index.
+
+    An ``is_image`` is written as the background writer does it: past the page cache, from a thread.
+    """
 
     ranks: int = 1
     files: int = 1
     num_bytes: int = 3000
     chunk_bytes: int = 1 << 16
+    is_image: bool = False
 
     def __str__(self) -> str:
-        return f"{self.ranks}x{self.files}x{self.num_bytes}/{self.chunk_bytes}"
+        return f"{'image-' if self.is_image else ''}{self.ranks}x{self.files}x{self.num_bytes}/{self.chunk_bytes}"
 
     def share(self, ident: CheckpointId, rank: int) -> dict[str, bytes]:
         """One rank's files."""
@@ -79,6 +85,9 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
         def write(temporary: Path) -> RankReport:
             entries = []
             for name, data in shape.share(ident, rank).items():
+                if shape.is_image:
+                    entries.append(_write_image(temporary, name, data, digesting))
+                    continue
                 with digesting.writer(temporary, name) as file:
                     file.write(data)
                     entries.append(file.finish())
@@ -93,6 +102,20 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
     others = {f"{ident}/report/{rank}": (lambda rank=rank: publish(board, rank)) for rank in range(1, shape.ranks)}
     board: LocalBoard = InlineBoard(others)
     publish(board, 0)
+
+
+def _write_image(directory: Path, name: str, data: bytes, digesting: store.Digesting) -> store.FileEntry:
+    image = mmap.mmap(-1, -(-len(data) // BLOCK_BYTES) * BLOCK_BYTES)
+    image[: len(data)] = data
+    return write_image(
+        directory,
+        name,
+        memoryview(image),
+        len(data),
+        algorithm=digesting.algorithm,
+        chunk_bytes=digesting.chunk_bytes,
+        num_threads=1,
+    )
 
 
 def loaded(directory: Path, lineage: Lineage | None = None) -> tuple[CheckpointId | None, dict[str, bytes], list[str]]:

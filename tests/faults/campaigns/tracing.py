@@ -23,7 +23,7 @@ DONE, REFUSED, RAISED = 0, 3, 4
 ATTACH_TIMEOUT_S = 60.0
 HANG_S = 120
 MOST_TEXT_BYTES = 1 << 16
-_CALL = re.compile(r"(?:\[pid +\d+\] |\d+ +)?(\w+)\((.*)")
+_CALL = re.compile(r"(\d+) +(\w+)\((.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def run(act: Callable[[], object], *options: str) -> Ended:
         if pid == 0:
             _child(act, outcome)
         os.waitpid(pid, os.WUNTRACED)
-        command = ["strace", "-qqq", "-y", "-o", str(trace), *options, "-p", str(pid)]
+        command = ["strace", "-f", "-qqq", "-y", "-o", str(trace), *options, "-p", str(pid)]
         tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             _wait_for_tracer(pid, tracer)
@@ -89,16 +89,17 @@ def calls(act: Callable[[], object], place: Path) -> list[Call]:
 
 
 def list_calls(trace: Sequence[str], place: Path) -> list[Call]:
-    seen: Counter[str] = Counter()
+    # strace counts for each thread.
+    seen: Counter[tuple[str, str]] = Counter()
     found = []
     for line in trace:
         match = _CALL.match(line)
         if match is None:
             continue
-        name = match[1]
-        seen[name] += 1
+        name = match[2]
+        seen[match[1], name] += 1
         if str(place) in line:
-            found.append(Call(name=name, count=seen[name], line=line))
+            found.append(Call(name=name, count=seen[match[1], name], line=line))
     return found
 
 

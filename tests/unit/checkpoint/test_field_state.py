@@ -1,5 +1,6 @@
 """What went wrong with training state in the field. Each case is right with ours, wrong naively done."""
 
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from resilient_launch.checkpoint.background.saving import Background
 from resilient_launch.checkpoint.checkpointer import Checkpointer
 from resilient_launch.checkpoint.loader import resumable_loader
 from resilient_launch.checkpoint.rng import seed_all
@@ -21,6 +23,7 @@ from resilient_launch.checkpoint.train_state import TrainState
 
 WORLD = 3
 MEMORY_BYTES = 16 << 20
+DEADLINE_S = 120.0
 
 
 class WrongError(AssertionError):
@@ -52,20 +55,47 @@ class Saver(Protocol):
     def begin(self, step: int, tensor: torch.Tensor) -> None: ...
     def end(self) -> None: ...
     def load(self, step: int) -> torch.Tensor: ...
+    def close(self) -> None: ...
+
+
+class HeldBoard(LocalBoard):
+    """Holds up the writer, its directory made and none of its files written, until ``gate`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def post(self, key: str, value: bytes) -> None:
+        super().post(key, value)
+        if key.endswith("/plan"):
+            self.gate.wait(DEADLINE_S)
 
 
 class OurSaver:
+    """In the background, the writer held up until somebody waits for it: nothing gets by on speed."""
+
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.saver = Checkpointer(directory, keep=2)
+        self.directory, self.board = directory, HeldBoard()
+        background = Background(self.board, rank=0, world_size=1)
+        self.saver = Checkpointer(directory, keep=2, board=self.board, background=background)
 
     def begin(self, step: int, tensor: torch.Tensor) -> None:
         state = TrainState(x=Holder(tensor))
         state.step = step
-        self.saver.save(state)
+        # A save waits for the one before it.
+        self.board.gate.set()
+        assert self.saver.settle(DEADLINE_S)
+        self.board.gate.clear()
+        saving = self.saver.begin_save(state)
+        assert not saving.is_over and self.saver.refusal == ""
 
     def end(self) -> None:
-        pass
+        self.board.gate.set()
+        assert self.saver.settle(DEADLINE_S)
+
+    def close(self) -> None:
+        self.board.gate.set()
+        self.saver.close(DEADLINE_S)
 
     def load(self, step: int) -> torch.Tensor:
         holder = Holder(torch.empty(0))
@@ -100,6 +130,9 @@ class NaiveSaver:
         assert self.stage is not None
         step, tensor = self.stage
         np.save(self.directory / f"{step}.npy", tensor.numpy())
+
+    def close(self) -> None:
+        self.end()
 
     def end(self) -> None:
         self.gate.set()
@@ -157,13 +190,14 @@ SAVER_IDS = [case.__name__ for case, _ in SAVER_CASES]
 
 @pytest.mark.parametrize("case", [case for case, _ in SAVER_CASES], ids=SAVER_IDS)
 def test_our_saver_is_right(tmp_path: Path, case: Callable[[Saver], None]) -> None:
-    case(OurSaver(tmp_path))
+    with contextlib.closing(OurSaver(tmp_path)) as saver:
+        case(saver)
 
 
 @pytest.mark.parametrize(("case", "trouble"), SAVER_CASES, ids=SAVER_IDS)
 def test_a_naive_saver_is_seen_to_go_wrong(tmp_path: Path, case: Callable[[Saver], None], trouble: str) -> None:
-    with pytest.raises(WrongError, match=trouble):
-        case(NaiveSaver(tmp_path))
+    with contextlib.closing(NaiveSaver(tmp_path)) as saver, pytest.raises(WrongError, match=trouble):
+        case(saver)
 
 
 # Report 23: every rank goes on with its own random numbers.

@@ -267,6 +267,13 @@ def test_resume_starts_a_lineage_from_an_older_checkpoint(line: CommandLine, pat
     rows = answer(line, "ls", "run")["checkpoints"]
     assert [row["standing"] for row in rows] == ["passed over", "chosen", "older"]
     assert rows[0]["why"] == f"left behind: training was told to go on from {NAMES[1]}"
+    # Back to the one that was left behind, and nothing is started; a finished run can be submitted again.
+    set_verdict(paths, "finished")
+    back = line.run("resume", "run", "--from", NAMES[2], "--no-start")
+    assert back.stdout == "run: goes on from step 30, 0 checkpoints left behind; not started\n"
+    assert (line.directory / "asked").read_text() == "requeue 7\n"
+    assert json.loads(paths.verdict.read_bytes())["state"] == "stopped"
+    assert answer(line, "ls", "run")["checkpoints"][0]["standing"] == "chosen"
 
 
 def test_resume_refuses_what_is_no_ground_to_stand_on(line: CommandLine, paths: RunPaths) -> None:

@@ -136,6 +136,7 @@ def test_status_json_is_one_object_with_a_schema(line: CommandLine) -> None:
         "until_step",
         "eta_s",
         "starts_at",
+        "explanation",
         "checkpoint_step",
         "checkpoint_age_s",
         "error",

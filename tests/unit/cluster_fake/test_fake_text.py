@@ -155,17 +155,19 @@ def test_signal_names_and_memory() -> None:
         memory_mb("1.5G")
 
 
-NAMES = Names(job_id=7, job_name="my job", user="me", node="n2", node_index=1, task=3, step="0")
+NAMES = Names(
+    job_id=7, job_name="my job", user="me", node="n2", node_index=1, task=3, step="0", array_id=6, array_task=12
+)
 
 
 @pytest.mark.parametrize(
     ("pattern", "path"),
     [
         ("slurm-%j.out", "/work/slurm-7.out"),
-        ("%4j_%A_%n_%2t_%N_%s.log", "/work/0007_7_1_03_n2_0.log"),
+        ("%4j_%A_%n_%2t_%N_%s.log", "/work/0007_6_1_03_n2_0.log"),
         ("/abs/%x-%u-%J", "/abs/my job-me-7.0"),
         ("100%%", "/work/100%"),
-        ("%a", "/work/4294967294"),
+        ("%3a", "/work/012"),
         ("a\\%j", "/work/a%j"),
         ("%q", "/work/%q"),
     ],

@@ -1,10 +1,12 @@
 """Event files that were torn, overwritten or never ours: what can be read is, and the rest is passed over."""
 
+import gzip
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +54,14 @@ def test_depth_without_end_and_numbers_without_end() -> None:
         "checkpoint",
         "end",
     ]
+
+
+@pytest.mark.parametrize("beginning", [b"\x1f\x8b", b"\x1f\x8b\x08", gzip.compress(b"{")[:12]])
+def test_lines_that_begin_like_a_packed_file_are_lines(beginning: bytes) -> None:
+    assert must_be_tidy(beginning + SOUND[len(beginning) :]) == must_be_tidy(SOUND)[1:]
+
+
+def test_a_packed_file_that_was_damaged_costs_what_follows() -> None:
+    packed = bytearray(gzip.compress(SOUND * 200))
+    packed[len(packed) // 2] ^= 0xFF
+    assert len(must_be_tidy(bytes(packed))) < 200 * len(must_be_tidy(SOUND))

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from resilient_launch.core.causes import Cause
+from resilient_launch.core.causes import Cause, Notice
+from resilient_launch.core.events import EventWriter, read_events
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import control
-from resilient_launch.job.control import AskedSaves, ControlRequest, ControlWatch
+from resilient_launch.job.control import ControlDesk, ControlRequest, ControlWatch
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    (tmp_path / "run" / "control").mkdir(parents=True)
+    for name in ("control", "events"):
+        (tmp_path / "run" / name).mkdir(parents=True)
     return RunPaths(tmp_path / "run")
 
 
@@ -82,13 +84,29 @@ def test_the_watch_tells_of_each_request_once(paths: RunPaths) -> None:
 
 
 def test_asked_saves_are_asked_again_until_they_are_agreed_on(paths: RunPaths) -> None:
-    asked = AskedSaves(paths, 0, retry_s=3.0)
+    events = EventWriter(paths.events / "a0000.n0000.jsonl", attempt=0)
+    asked = ControlDesk(paths, 0, events, retry_s=3.0)
     assert not asked.is_due(0.0)
     request = control.ask(paths, "checkpoint", attempt=0)
-    asked.add(request)
+    assert asked.take(request) is None
     assert asked.is_due(10.0)
     assert not asked.is_due(12.9)
     assert asked.is_due(13.1)
-    assert asked.settle() == [request]
+    asked.settle(7)
+    events.close()
+    (told,) = read_events(paths.events)
+    assert (told["kind"], told["request"], told["step"]) == ("decision", request.id, 7)
     assert not asked.is_due(99.0)
     assert control.pending(paths, 0) == []
+
+
+def test_a_request_to_leave_is_a_notice_and_a_stop_overrules_a_yield(paths: RunPaths) -> None:
+    events = EventWriter(paths.events / "a0000.n0000.jsonl", attempt=0)
+    desk = ControlDesk(paths, 0, events, retry_s=3.0)
+    first = control.ask(paths, "yield", attempt=0, cause=Cause.MAINTENANCE, deadline=99.0)
+    stop = control.ask(paths, "stop")
+    assert desk.take(first) == Notice(cause=Cause.MAINTENANCE, deadline=99.0, source="yield request")
+    assert desk.take(stop) == Notice(cause=Cause.CANCELLED, deadline=None, source="stop request")
+    assert desk.take(first) is not None and desk.leave == stop
+    assert not desk.is_due(10.0)
+    events.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from resilient_launch.checkpoint.store import DamagedError, choose, open_checkpoint, published, write_buffers
+from resilient_launch.cli.main import app
 from resilient_launch.cluster.fake.spec import PartitionSpec
 from resilient_launch.config import loads
 from resilient_launch.config.schema import LaunchConfig
+from resilient_launch.core.errors import UsageError
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.job import code
 from resilient_launch.lab.rehearse.performance import damage, leave_out, rehearsal_config
@@ -71,3 +74,22 @@ def test_each_kind_of_damage_is_seen(tmp_path: Path) -> None:
             opened.verify_share()
     choice = choose(tmp_path)
     assert choice.manifest is not None and choice.manifest.id.step == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--steps", "5"], "16 to 60"),
+        (["--scenario", "storm"], "is not one"),
+        (["--all", "--scenario", "crash"], "different things"),
+    ],
+)
+def test_what_can_not_be_rehearsed_is_refused_before_anything_runs(
+    tmp_path: Path, options: list[str], word: str
+) -> None:
+    (tmp_path / "job.yaml").write_text("name: job\ncommand: ['true']\n")
+    found = CliRunner().invoke(
+        app, ["rehearse", str(tmp_path / "job.yaml"), "--root", str(tmp_path / "runs"), *options]
+    )
+    assert isinstance(found.exception, UsageError) and word in str(found.exception)
+    assert not (tmp_path / "runs").exists()

@@ -49,18 +49,19 @@ def test_cause_and_deadline(
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_requeued", "at_once", "end_time", "cause"),
+    ("reason", "is_requeued", "at_once", "is_node_down", "end_time", "cause"),
     [
-        ("", False, False, NOW, Cause.CANCELLED),
-        ("", False, True, NOW, Cause.CANCELLED),
-        ("TimeLimit", False, False, NOW, Cause.TIME_LIMIT),
-        ("NodeDown", False, False, NOW, Cause.NODE_FAILURE),
-        ("", True, False, None, Cause.YIELDED),
-        ("", True, True, None, Cause.PREEMPTED),
+        ("", False, False, False, NOW, Cause.CANCELLED),
+        ("", False, True, True, NOW, Cause.CANCELLED),
+        ("TimeLimit", False, False, False, NOW, Cause.TIME_LIMIT),
+        ("NodeDown", False, False, False, NOW, Cause.NODE_FAILURE),
+        ("", True, False, False, None, Cause.YIELDED),
+        ("", True, True, False, None, Cause.PREEMPTED),
+        ("", True, True, True, None, Cause.NODE_FAILURE),
     ],
 )
 def test_a_completing_job_is_told_by_reason_and_restarts(
-    reason: str, is_requeued: bool, at_once: bool, end_time: float | None, cause: Cause
+    reason: str, is_requeued: bool, at_once: bool, is_node_down: bool, end_time: float | None, cause: Cause
 ) -> None:
     """Slurm shows COMPLETING for a job being cancelled, at its limit, or on its way back to the queue alike."""
     notice = classify(
@@ -74,6 +75,7 @@ def test_a_completing_job_is_told_by_reason_and_restarts(
         job_reason=reason,
         is_requeued=is_requeued,
         preempts_at_once=at_once,
+        is_node_down=is_node_down,
     )
     assert (notice.cause, notice.deadline) == (cause, NOW + 5)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from resilient_launch.cluster import hostlist
 from resilient_launch.cluster.fake.launch import Launcher
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
-from resilient_launch.cluster.fake.model import Job
 from resilient_launch.cluster.fake.options import Option, OptionError, parse
 from resilient_launch.core.errors import UsageError
 
@@ -86,9 +86,9 @@ def read_arguments(
     return Arguments(dict(found), rest)
 
 
-def find_job(context: Context, text: str) -> Job | None:
-    """The job that a job id on a command line means."""
-    return context.life.jobs.get(int(text)) if text.isdigit() else None
+def id_words(text: str) -> list[str]:
+    """The job ids of a comma-separated list, in which ``7_[1,3]`` is one."""
+    return re.findall(r"[^\s,\[]+(?:\[[^\]]*\])?", text)
 
 
 def expand_nodes(program: str, text: str) -> tuple[str, ...]:

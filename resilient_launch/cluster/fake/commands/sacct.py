@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 
 from resilient_launch.cluster import hostlist
 from resilient_launch.cluster.fake import timefmt
-from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
+from resilient_launch.cluster.fake.commands import (
+    Arguments,
+    Call,
+    CommandError,
+    Context,
+    Reply,
+    id_words,
+    read_arguments,
+)
 from resilient_launch.cluster.fake.model import Job, JobState, Step, code_pair
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import num_cpus, tres
@@ -74,20 +82,14 @@ def _columns(given: Arguments, call: Call) -> list[tuple[str, int]]:
 
 def _runs(context: Context, given: Arguments, call: Call) -> list[Job]:
     life = context.life
-    wanted = None
-    steps: set[str] = set()
-    if given.get("jobs"):
-        words = [word for word in given.get("jobs").split(",") if word]
-        for word in words:
-            if not word.split(".")[0].split("_")[0].isdigit():
-                raise CommandError(f"sacct: fatal: Bad job/step specified: {word}\n")
-            steps.add(word)
-        wanted = {int(word.split(".")[0].split("_")[0]) for word in words}
-    finished = life.database.runs(wanted)
-    rows: dict[tuple[int, int], Job] = {(job.job_id, job.run): job for job in finished}
-    for job in life.jobs.values():
-        if wanted is None or job.job_id in wanted:
-            rows[job.job_id, job.run] = job
+    words = id_words(given.get("jobs"))
+    jobs = [word.split(".")[0] for word in words]
+    for word, job_id in zip(words, jobs, strict=True):
+        if not job_id.split("_")[0].isdigit():
+            raise CommandError(f"sacct: fatal: Bad job/step specified: {word}\n")
+    finished = life.database.runs({int(job_id.split("_")[0]) for job_id in jobs} if jobs else None)
+    known = [*finished, *life.jobs.values()]
+    rows = {(job.job_id, job.run): job for job in known if not jobs or any(job.is_meant_by(text) for text in jobs)}
     runs = [rows[key] for key in sorted(rows)]
     if "duplicates" not in given:
         newest = {job.job_id: job for job in runs}
@@ -128,7 +130,7 @@ def _job_value(context: Context, job: Job, name: str) -> str:
     request = job.request
     status = 0 if job.run_state is None else job.exit_status
     values: dict[str, Callable[[], str]] = {
-        "jobid": lambda: str(job.job_id), "jobidraw": lambda: str(job.job_id), "jobname": lambda: request.name,
+        "jobid": lambda: job.shown_id, "jobidraw": lambda: str(job.job_id), "jobname": lambda: request.name,
         "partition": lambda: request.partition, "account": lambda: request.account,
         "alloccpus": lambda: str(num_cpus(job) if job.nodes else 0), "ncpus": lambda: str(num_cpus(job)),
         "reqcpus": lambda: str(num_cpus(job)), "state": lambda: _state(job), "exitcode": lambda: code_pair(status),
@@ -157,7 +159,7 @@ def _step_value(context: Context, job: Job, step: Step, name: str) -> str:
     end = step.end or context.now
     tasks = sum(place.num_tasks for place in step.nodes)
     values = {
-        "jobid": f"{job.job_id}.{step.name}", "jobidraw": f"{job.job_id}.{step.name}", "jobname": step.command,
+        "jobid": f"{job.shown_id}.{step.name}", "jobidraw": f"{job.job_id}.{step.name}", "jobname": step.command,
         "account": job.request.account, "alloccpus": str(sum(job.cpus.get(node, 0) for node in nodes)),
         "state": step.state, "exitcode": code_pair(step.status if step.end else 0),
         "nodelist": hostlist.compress(nodes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resilient_launch.cluster import hostlist
-from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake import arrays, dependency, timefmt
 from resilient_launch.cluster.fake.admission import can_ever_run, foresee
 from resilient_launch.cluster.fake.commands import Arguments, Call, CommandError, Context, Reply, read_arguments
 from resilient_launch.cluster.fake.commands.request import OPTIONS, build_request
@@ -56,15 +56,36 @@ def run(context: Context, call: Call) -> Reply:
         _check_script(script)
     options = _merge(script, source, given, call)
     request = build_request(context.life.spec, call, options, script=script, source=source, now=context.now)
-    if not can_ever_run(context.life.spec, request):
-        raise CommandError(_FAILED + "Requested node configuration is not available\n")
+    spec = context.life.spec
+    # 22.05 lets such a job wait for more nodes to be added.
+    is_too_wide = request.min_nodes > spec.num_nodes and spec.like == "22.05"
+    if not is_too_wide and not can_ever_run(spec, request):
+        told = ""
+        if request.memory_mb > context.life.spec.memory_mb:
+            told = "sbatch: error: Memory specification can not be satisfied\n"
+        raise CommandError(f"{told}{_FAILED}Requested node configuration is not available\n")
     if "test-only" in options:
         return _test_only(context, request)
-    job = context.life.submit(request, context.now)
-    out = f"{job.job_id}\n" if "parsable" in options else f"Submitted batch job {job.job_id}\n"
+    job_id = _submit(context, request, options)
+    out = f"{job_id}\n" if "parsable" in options else f"Submitted batch job {job_id}\n"
     if "quiet" in options and "parsable" not in options:
         out = ""
-    return Reply(out=out, wait=f"job:{job.job_id}" if "wait" in options else "")
+    return Reply(out=out, wait=f"job:{job_id}" if "wait" in options else "")
+
+
+def _submit(context: Context, request: JobRequest, options: Arguments) -> int:
+    life = context.life
+    try:
+        waits_for = dependency.read(options.get("dependency"), life.find, must_exist=life.spec.like != "22.05")
+    except ValueError:
+        raise CommandError(_FAILED + "Job dependency problem\n") from None
+    if not options.get("array"):
+        return life.submit(request, context.now, dependency=waits_for).job_id
+    try:
+        numbers, limit = arrays.read(options.get("array"))
+    except ValueError:
+        raise CommandError(_FAILED + "Invalid job array specification\n") from None
+    return life.submit_array(request, numbers, limit, context.now, dependency=waits_for)
 
 
 def _check_script(script: str) -> None:

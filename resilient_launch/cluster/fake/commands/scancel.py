@@ -8,7 +8,6 @@ from resilient_launch.cluster.fake.commands import (
     CommandError,
     Context,
     Reply,
-    find_job,
     read_arguments,
 )
 from resilient_launch.cluster.fake.commands.request import signal_number
@@ -41,15 +40,14 @@ def run(context: Context, call: Call) -> Reply:
     reply = Reply()
     for word in given.words:
         text, _, step = word.partition(".")
-        if not text.isdigit():
+        if not text.split("_")[0].isdigit():
             raise CommandError(f"scancel: error: Invalid job id {word}\n")
-        job = find_job(context, text)
-        if job is None:
-            problem = NO_SUCH_JOB
-        elif filtered and not _matches(given, call, job):
+        jobs = [job for job in context.life.find(text) if not filtered or _matches(given, call, job)]
+        if filtered and not jobs:
             continue
-        else:
-            problem = _act(context, call, given, job, step, signum)
+        problems = [_act(context, call, given, job, step, signum) for job in jobs]
+        # Of an array it is enough that one task could be reached.
+        problem = NO_SUCH_JOB if not jobs else "" if "" in problems else problems[0]
         is_gone = problem in (ALREADY_DONE, NO_SUCH_JOB)
         if problem and (not is_gone or "verbose" in given):
             reply.err += f"scancel: error: Kill job error on job id {word}: {problem}\n"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from resilient_launch.cluster import hostlist
-from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake import outages, timefmt
 from resilient_launch.cluster.fake.commands import (
     Arguments,
     Call,
     CommandError,
     Context,
     Reply,
-    find_job,
+    id_words,
     read_arguments,
 )
 from resilient_launch.cluster.fake.commands import reservation as reservations
@@ -95,10 +95,11 @@ def _show(context: Context, call: Call, given: Arguments, words: list[str]) -> R
 def _show_job(context: Context, given: Arguments, name: str) -> Reply:
     jobs = list(context.life.jobs.values())
     if name:
-        job = find_job(context, name.split("_")[0])
-        if job is None:
+        jobs = context.life.find(name)
+        if not jobs and "_" in name:
+            return Reply(out=f"Job {name} not found\n", code=1)
+        if not jobs:
             raise CommandError(f"slurm_load_jobs error: {NO_SUCH_JOB}\n")
-        jobs = [job]
     if not jobs:
         return Reply(out="No jobs in the system\n")
     spec, oneliner = context.life.spec, "oneliner" in given
@@ -150,29 +151,40 @@ def _show_hostlist(context: Context, given: Arguments, name: str) -> Reply:
         raise CommandError(f"Invalid hostlist: {name}\n") from None
 
 
-def _jobs(context: Context, words: list[str], reply: Reply) -> Iterator[Job]:
-    """The jobs of a list such as ``7,8`` or ``jobid=7``; what is none is reported."""
-    for word in ",".join(words).split(","):
-        text = word.rpartition("=")[2]
-        job = find_job(context, text)
-        if job is None:
-            reply.err += f"{NO_SUCH_JOB} for job {text}\n"
-            reply.code = 1
-        else:
-            yield job
-
-
 def _each(context: Context, words: list[str], change: Callable[[Job], None]) -> Reply:
-    reply = Reply()
+    """Change every job of lists such as ``7,8``, ``7_[1-2]`` or ``jobid=7``, and report what can't be."""
     if not words:
         return Reply(code=1, err="too few arguments\n")
-    for job in _jobs(context, words, reply):
-        try:
-            change(job)
-        except NotAllowedError as refusal:
-            reply.err += f"{refusal} for job {job.job_id}\n"
-            reply.code = 1
+    reply = Reply()
+    for word in id_words(",".join(words)):
+        text = word.rpartition("=")[2]
+        jobs = context.life.find(text)
+        answers: dict[str, list[Job]] = {}
+        for job in jobs:
+            try:
+                change(job)
+                answers.setdefault("", []).append(job)
+            except NotAllowedError as refusal:
+                answers.setdefault(str(refusal), []).append(job)
+        if jobs and not answers.keys() - {""}:
+            continue
+        reply.code = 1
+        if "_" in text or (jobs and jobs[0].array is not None):
+            reply.err += _of_array(text, answers)
+        else:
+            reply.err += f"{next(iter(answers), NO_SUCH_JOB)} for job {text}\n"
     return reply
+
+
+def _of_array(text: str, answers: Mapping[str, list[Job]]) -> str:
+    """A line for each answer and the tasks that got it, as Slurm writes them once one of them is an error."""
+    if not answers:
+        return f"{text}: {NO_SUCH_JOB}\n"
+    lines = []
+    for answer, jobs in answers.items():
+        numbers = ",".join(str(job.array.index) for job in jobs if job.array is not None)
+        lines.append(f"{text.partition('_')[0]}_{numbers}: {answer or 'No error'}\n")
+    return "".join(lines)
 
 
 def _requeue(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
@@ -184,11 +196,19 @@ def _requeue_hold(context: Context, call: Call, given: Arguments, words: list[st
 
 
 def _hold(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
-    return _each(context, words, context.life.hold)
+    is_admin = call.uid == 0 and given.words[0].lower() == "hold"
+    return _suspended(_each(context, words, lambda job: context.life.hold(job, by_admin=is_admin)))
 
 
 def _release(context: Context, call: Call, given: Arguments, words: list[str]) -> Reply:
-    return _each(context, words, context.life.release)
+    return _suspended(_each(context, words, context.life.release))
+
+
+def _suspended(reply: Reply) -> Reply:
+    """hold and release say what is wrong twice."""
+    if reply.code and " for job " in reply.err:
+        reply.err += f"slurm_suspend error: {reply.err.partition(' for job ')[0]}\n"
+    return reply
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
@@ -299,14 +319,14 @@ def _update_nodes(context: Context, values: dict[str, str]) -> Reply:
         node = life.nodes.get(name)
         if node is None:
             raise CommandError("slurm_update error: Invalid node name specified\n")
+        if state in ("DRAIN", "DOWN") and not values.get("reason"):
+            raise CommandError("You must specify a reason when DOWNING or DRAINING a node. Request denied\n")
         if state == "DRAIN":
-            if not values.get("reason"):
-                raise CommandError("You must specify a reason when DRAINING a node.\nRequest denied\n")
-            life.drain_node(node, values["reason"], context.now)
+            outages.drain_node(life, node, values["reason"], context.now)
         elif state in ("RESUME", "UNDRAIN", "IDLE"):
-            life.resume_node(node)
+            outages.resume_node(life, node)
         elif state == "DOWN":
-            life.fail_node(node, context.now, network_only=False)
+            outages.fail_node(life, node, context.now, network_only=False)
         else:
             raise CommandError(f"Invalid input: State={state}\nRequest aborted\n")
     return Reply()

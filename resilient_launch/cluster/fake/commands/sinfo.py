@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resilient_launch.cluster import hostlist
-from resilient_launch.cluster.fake.commands import Call, Context, Reply, layout, read_arguments
+from resilient_launch.cluster.fake.commands import Call, Context, Reply, expand_nodes, layout, read_arguments
 from resilient_launch.cluster.fake.options import table
 from resilient_launch.cluster.fake.render import node_state
 
@@ -36,13 +36,15 @@ def run(context: Context, call: Call) -> Reply:
     life = context.life
     by_node = "Node" in given
     text = given.get("format") or (_BY_NODE if by_node else _DEFAULT)
+    wanted = set(expand_nodes("sinfo", given.get("nodes"))) if "nodes" in given else life.nodes.keys()
+    shown = [node for node in life.nodes.values() if node.name in wanted]
     one_each = by_node or "%n" in text
     lines = [] if "noheader" in given else [layout(text, _TITLES)]
     for number, partition in enumerate(life.spec.partitions):
         if "partition" in given and partition.name not in given.get("partition").split(","):
             continue
         groups: dict[str, list[str]] = {}
-        for node in life.nodes.values():
+        for node in shown:
             state = node_state(life, node, context.now)
             groups.setdefault(f"{state}/{node.name}" if one_each else state, []).append(node.name)
         for key, names in groups.items():

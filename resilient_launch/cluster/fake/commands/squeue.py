@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from resilient_launch.cluster import hostlist
-from resilient_launch.cluster.fake import timefmt
+from resilient_launch.cluster.fake import arrays, timefmt
 from resilient_launch.cluster.fake.commands import (
     Arguments,
     Call,
@@ -13,6 +13,7 @@ from resilient_launch.cluster.fake.commands import (
     Context,
     Reply,
     expand_nodes,
+    id_words,
     layout,
     read_arguments,
 )
@@ -38,7 +39,7 @@ _TITLES = {
     "E": "DEPENDENCY", "x": "EXC_NODES", "n": "REQ_NODES", "h": "OVER_SUBSCRIBE", "y": "NICE",
 }  # fmt: skip
 _LONG_NAMES = {
-    "jobid": "i", "jobarrayid": "i", "arrayjobid": "F", "arraytaskid": "K", "partition": "P", "name": "j",
+    "jobid": "A", "jobarrayid": "i", "arrayjobid": "F", "arraytaskid": "K", "partition": "P", "name": "j",
     "username": "u", "userid": "U", "statecompact": "t", "state": "T", "timeused": "M", "timelimit": "l",
     "timeleft": "L", "numnodes": "D", "numcpus": "C", "reasonlist": "R", "nodelist": "N", "reason": "r",
     "submittime": "V", "starttime": "S", "endtime": "e", "account": "a", "qos": "q", "priority": "p",
@@ -61,32 +62,48 @@ def run(context: Context, call: Call) -> Reply:
     """List the jobs that match, pending ones first, as squeue's default order has it."""
     given = read_arguments("squeue", call.arguments, OPTIONS)
     jobs = [job for job in context.life.jobs.values() if _matches(given, call, job)]
-    wanted = _job_ids(given)
-    if wanted is not None:
-        known = context.life.jobs
-        if len(wanted) == 1 and not wanted & known.keys():
+    words = _job_words(given)
+    if words is not None:
+        wanted = {job.job_id for word in words for job in context.life.find(word)}
+        if len(words) == 1 and not wanted:
             raise CommandError("slurm_load_jobs error: Invalid job id specified\n")
         jobs = [job for job in jobs if job.job_id in wanted]
     jobs.sort(key=lambda job: (not job.is_pending, -job.priority, job.job_id))
+    rows = [fields(context, job) for job in jobs] if "array" in given else _folded(context, jobs)
     if "Format" in given:
-        return Reply(out=_long_format(context, given, jobs))
+        return Reply(out=_long_format(given, rows))
     text = given.get("format") or call.variable("SQUEUE_FORMAT") or (_LONG if "long" in given else _DEFAULT)
     lines = [] if "noheader" in given else [layout(text, _TITLES)]
-    lines += [layout(text, fields(context, job)) for job in jobs]
+    lines += [layout(text, row) for row in rows]
     return Reply(out="".join(f"{line}\n" for line in lines))
 
 
-def _job_ids(given: Arguments) -> set[int] | None:
+def _job_words(given: Arguments) -> list[str] | None:
     text = given.get("job") or given.get("jobs")
     if not text:
         return None
-    ids = set()
-    for word in filter(None, text.replace(" ", ",").split(",")):
-        number = word.split("_")[0]
-        if not number.isdigit():
+    words = id_words(text)
+    for word in words:
+        if not word.split("_")[0].isdigit():
             raise CommandError(f"squeue: error: Invalid job id: {word}\n")
-        ids.add(int(number))
-    return ids
+    return words
+
+
+def _folded(context: Context, jobs: list[Job]) -> list[Mapping[str, str]]:
+    """A row a job; the tasks of an array that have not started yet share one."""
+    waiting: dict[int, list[Job]] = {}
+    for job in jobs:
+        if job.array is not None and job.has_never_run:
+            waiting.setdefault(job.array.array_id, []).append(job)
+    rows: list[Mapping[str, str]] = []
+    for job in jobs:
+        if job.array is None or not job.has_never_run:
+            rows.append(fields(context, job))
+        elif group := waiting.pop(job.array.array_id, []):
+            numbers = arrays.write((task.array.index for task in group if task.array), job.array.limit)
+            row = {**fields(context, job), "A": str(job.array.array_id), "K": numbers}
+            rows.append({**row, "i": f"{job.array.array_id}_[{numbers}]"})
+    return rows
 
 
 def _matches(given: Arguments, call: Call, job: Job) -> bool:
@@ -132,7 +149,8 @@ def fields(context: Context, job: Job) -> Mapping[str, str]:
     memory = request.memory_mb or request.memory_per_cpu_mb
     user = user_name(request.uid)
     return {
-        "i": str(job.job_id), "A": str(job.job_id), "F": str(job.job_id), "K": "N/A", "P": request.partition,
+        "i": job.shown_id, "A": str(job.job_id), "F": str(job.array.array_id if job.array else job.job_id),
+        "K": str(job.array.index) if job.array else "N/A", "P": request.partition,
         "j": request.name, "u": user, "U": str(request.uid), "g": group_name(request.gid), "G": str(request.gid),
         "t": job.shown_compact, "T": job.shown_state, "M": timefmt.short_duration(run_s),
         "l": timefmt.short_duration(limit_s), "L": timefmt.short_duration(left),
@@ -142,9 +160,10 @@ def fields(context: Context, job: Job) -> Mapping[str, str]:
         "a": request.account, "q": request.qos, "p": f"{job.priority / 4294967295:.14f}", "Q": str(job.priority),
         "k": job.comment or "(null)", "Z": request.cwd, "o": request.command, "B": job.batch_host or "n/a",
         "f": request.constraint or "(null)", "m": f"{memory}M" if memory else "0",
-        "b": f"gres:gpu:{request.gpus}" if request.gpus else "N/A", "E": request.dependency or "(null)",
+        "b": f"gres:gpu:{request.gpus}" if request.gpus else "N/A", "E": job.dependency or "(null)",
         "x": hostlist.compress(request.exclude), "n": hostlist.compress(request.nodelist),
-        "h": "NO" if request.exclusive else "OK", "y": "0",
+        "h": "NO" if request.exclusive else "OK", "y": "0", "RESTART_COUNT": str(job.restarts),
+        "REQUEUE": str(int(request.requeue)), "PREEMPT_TIME": timefmt.moment(job.preempt) if job.preempt else "N/A",
     }  # fmt: skip
 
 
@@ -152,7 +171,7 @@ def _or_na(epoch_s: float) -> str:
     return timefmt.moment(epoch_s) if epoch_s else "N/A"
 
 
-def _long_format(context: Context, given: Arguments, jobs: list[Job]) -> str:
+def _long_format(given: Arguments, jobs: list[Mapping[str, str]]) -> str:
     columns = []
     for word in filter(None, given.get("Format").split(",")):
         name, colon, width = word.strip().partition(":")
@@ -167,11 +186,5 @@ def _long_format(context: Context, given: Arguments, jobs: list[Job]) -> str:
 
     titles = {letter or title: title for letter, title, _, _ in columns}
     rows = [] if "noheader" in given else [line(titles)]
-    for job in jobs:
-        extra = {
-            "RESTART_COUNT": str(job.restarts),
-            "REQUEUE": str(int(job.request.requeue)),
-            "PREEMPT_TIME": timefmt.moment(job.preempt) if job.preempt else "N/A",
-        }
-        rows.append(line({**fields(context, job), **extra}))
+    rows += [line(job) for job in jobs]
     return "".join(f"{row}\n" for row in rows)
