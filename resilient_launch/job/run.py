@@ -167,7 +167,12 @@ class Run:
                 self._enter(Phase.STEP)
             if not self._is_warm:
                 self._is_warm = True
-                self._saver.warm_up(state)
+                if self._workplace.config.is_async:
+                    # Training waits for it as it does for a save, and longer than for a step.
+                    self._enter(Phase.SAVE)
+                    self._saver.warm_up(state)
+                    self._enter(Phase.STEP)
+                    now = time.monotonic()
         elif ints[_PHASE] < Phase.FIRST_STEP:
             self._enter(Phase.FIRST_STEP)
         ints[_STEP] = step
