@@ -16,7 +16,7 @@ _EXPLAINED = (
         "Slurm held it: a node's prolog or launch failed, and Slurm drained that node; "
         f"{_RELEASE} where the site allows, and it avoids drained nodes",
     ),
-    (r"JobHeldUser", f"held by its user, as rlaunch yield --hold and drain do; {_RELEASE}"),
+    (r"JobHeldUser|job.requeued.in.held.state", f"held by its user, as rlaunch yield --hold and drain do; {_RELEASE}"),
     (r"JobHeldAdmin", "held by an administrator, who alone can release it"),
     (
         r"reserved.for.maintenance",

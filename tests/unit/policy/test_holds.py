@@ -14,6 +14,7 @@ from resilient_launch.policy.holds import explain
         ("launch failed requeued held", "prolog"),
         ("launch_failed_requeued_held", "rlaunch requeue"),
         ("JobHeldUser", "held by its user"),
+        ("job_requeued_in_held_state", "held by its user"),
         ("JobHeldAdmin", "administrator"),
         ("ReqNodeNotAvail, Reserved for maintenance", "maintenance window"),
         ("ReqNodeNotAvail,_Reserved_for_maintenance", "--fit-maintenance"),
