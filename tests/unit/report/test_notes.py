@@ -36,7 +36,7 @@ def test_hangs_are_told_with_a_line_that_shortens_them(tmp_path: Path) -> None:
     found = notes(
         account([Plan(num_steps=500, ends="hang", hang_s=3000.0), Plan(num_steps=9, ends="finished")], tmp_path)
     )
-    (hang,) = [note for note in found if "without progress" in note.what]
+    (hang,) = [note for note in found if "stood still" in note.what]
     assert hang.saves > 0.3
     assert accepted(hang.line)
 
