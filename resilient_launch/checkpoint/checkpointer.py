@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import platform
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import resilient_launch
 from resilient_launch.checkpoint.background.saving import Background, Job, Written
-from resilient_launch.checkpoint.comparing import Expectations, OnChange
+from resilient_launch.checkpoint.comparing import Expectations, OnChange, own_versions
 from resilient_launch.checkpoint.dcp import StoreWriter, plan_save, read_tensors, report_tensors
 from resilient_launch.checkpoint.index import INDEX_NAME, Index
 from resilient_launch.checkpoint.merging import merge_parts
-from resilient_launch.checkpoint.outcomes import OnEnd, Restored, SaveReport, Saving
+from resilient_launch.checkpoint.outcomes import Begun, OnEnd, Restored, SaveReport, Saving
 from resilient_launch.checkpoint.store import (
     Board,
     Digesting,
@@ -45,17 +40,6 @@ from resilient_launch.policy.retention import Policy, newest
 
 __all__ = ["Checkpointer", "Restored", "SaveReport", "Saving"]
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Begun:
-    """A save whose state is collected; ``started`` is on the monotonic clock."""
-
-    id: CheckpointId
-    started: float
-    waited_s: float
-    round_name: str
-    capture: Capture
 
 
 class Checkpointer:
@@ -296,7 +280,7 @@ class Checkpointer:
             warnings=tuple(warnings),
         )
 
-    def _begin(self, state: TrainState) -> _Begun:
+    def _begin(self, state: TrainState) -> Begun:
         """Collect what a save needs of the training, which must stand still from here on: nothing is copied yet."""
         started = time.monotonic()
         self.settle()
@@ -311,9 +295,9 @@ class Checkpointer:
             # The others must not wait for this rank.
             raise self._rounds.start(round_name, 0.0).fail(error) from error
         ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
-        return _Begun(id=ident, started=started, waited_s=waited_s, round_name=round_name, capture=capture)
+        return Begun(id=ident, started=started, waited_s=waited_s, round_name=round_name, capture=capture)
 
-    def _save_now(self, begun: _Begun, facts: Facts, timeout_s: float | None, on_end: OnEnd | None) -> Saving:
+    def _save_now(self, begun: Begun, facts: Facts, timeout_s: float | None, on_end: OnEnd | None) -> Saving:
         saving = Saving(begun.id, 0.0)
         outcome: SaveReport | CheckpointError
         try:
@@ -326,7 +310,7 @@ class Checkpointer:
         saving.settle(outcome)
         return saving
 
-    def _write(self, begun: _Begun, facts: Facts, timeout_s: float | None) -> SaveReport:
+    def _write(self, begun: Begun, facts: Facts, timeout_s: float | None) -> SaveReport:
         """Write, publish and prune, straight from the training's own memory."""
         published = self._write_and_commit(begun, facts, timeout_s)
         elapsed_s = time.monotonic() - begun.started
@@ -342,7 +326,7 @@ class Checkpointer:
             pruned=pruned,
         )
 
-    def _write_and_commit(self, begun: _Begun, facts: Facts, timeout_s: float | None) -> Published:
+    def _write_and_commit(self, begun: Begun, facts: Facts, timeout_s: float | None) -> Published:
         staged = begun.capture
 
         def write(directory: Path) -> RankReport:
@@ -372,11 +356,7 @@ class Checkpointer:
             world_size=self._world_size,
             layout=staged.layout,
             code_version=self._code_version,
-            versions={
-                "python": platform.python_version(),
-                "torch": str(torch.__version__),
-                "resilient_launch": resilient_launch.__version__,
-            },
+            versions=own_versions(),
             reason=reason,
             training_s=self._trained_before_s + time.monotonic() - self._started,
             metadata={**metadata, **described(self._metrics)},

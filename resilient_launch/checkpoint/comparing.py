@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
+import resilient_launch
 from resilient_launch.checkpoint.store import Manifest
 from resilient_launch.core.errors import CheckpointError
 
@@ -39,6 +43,15 @@ class Expectations:
                 raise CheckpointError(what, hint="go on with the code that saved it, or --allow code")
             warnings.append(what)
         return warnings
+
+
+def own_versions() -> dict[str, str]:
+    """What a checkpoint of ours says that it was made with."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "resilient_launch": resilient_launch.__version__,
+    }
 
 
 def _text(layout: Mapping[str, Any]) -> str:

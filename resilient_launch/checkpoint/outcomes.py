@@ -6,10 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from resilient_launch.checkpoint.store import Manifest, Verdict
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
+
+if TYPE_CHECKING:
+    from resilient_launch.checkpoint.train_state import Capture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,17 @@ class SaveReport:
     write_s: float = 0.0
     commit_s: float = 0.0
     pruned: tuple[CheckpointId, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A save whose state is collected; ``started`` is on the monotonic clock."""
+
+    id: CheckpointId
+    started: float
+    waited_s: float
+    round_name: str
+    capture: Capture
 
 
 class Saving:

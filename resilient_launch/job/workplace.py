@@ -121,50 +121,38 @@ class Workplace:
 
     @cached_property
     def checkpointer(self) -> Checkpointer | ArrayCheckpointer:
+        claimed = self._claimed()
+        common: dict[str, Any] = {
+            "run_id": str(self._run_record().get("id", self.paths.name)),
+            "attempt": self.attempt,
+            "restart": self.restart,
+            "code_version": claimed.code_version if claimed else "",
+            "keep": self.config.retention(),
+            "allowed": frozenset(claimed.checkpoints) if claimed else None,
+            "passed_over": self._passed_over(),
+            "metrics": self.metrics,
+        }
         if self.has_arrays:
-            return self._array_checkpointer()
+            from resilient_launch.checkpoint.arrays import ArrayCheckpointer
+
+            if self.world_size > 1:
+                raise UsageError(f"a state of arrays on {self.world_size} workers", why="is one process's own")
+            return ArrayCheckpointer(self.paths.checkpoints, **common)
         from resilient_launch.checkpoint.checkpointer import Checkpointer
         from resilient_launch.checkpoint.torch_board import StoreBoard
 
-        run = self._run_record()
-        claimed = self._claimed()
         board = StoreBoard(self.store, "checkpoints")
         return Checkpointer(
             self.paths.checkpoints,
-            run_id=str(run.get("id", self.paths.name)),
-            attempt=self.attempt,
-            restart=self.restart,
+            **common,
             rank=self.rank,
             world_size=self.world_size,
             board=board,
             background=self._background(board) if self.config.is_async else None,
-            code_version=claimed.code_version if claimed else "",
-            keep=self.config.retention(),
-            allowed=frozenset(claimed.checkpoints) if claimed else None,
-            passed_over=self._passed_over(),
-            metrics=self.metrics,
             save_timeout_s=self.save_timeout_s,
             on_topology_change="error" if self.config.stops_on("topology") and not self.is_elastic else "warn",
             on_code_change="error" if self.config.stops_on("code") else "warn",
             allow=self.config.tolerated,
-        )
-
-    def _array_checkpointer(self) -> ArrayCheckpointer:
-        from resilient_launch.checkpoint.arrays import ArrayCheckpointer
-
-        if self.world_size > 1:
-            raise UsageError(f"a state of arrays on {self.world_size} workers", why="is one process's own")
-        claimed = self._claimed()
-        return ArrayCheckpointer(
-            self.paths.checkpoints,
-            run_id=str(self._run_record().get("id", self.paths.name)),
-            attempt=self.attempt,
-            restart=self.restart,
-            code_version=claimed.code_version if claimed else "",
-            keep=self.config.retention(),
-            allowed=frozenset(claimed.checkpoints) if claimed else None,
-            passed_over=self._passed_over(),
-            metrics=self.metrics,
         )
 
     def close_checkpointer(self, timeout_s: float | None) -> None:
