@@ -56,6 +56,8 @@ class Place:
         return self.checkpointer.begin_save(self.state, **options)
 
     def names(self) -> list[str]:
+        # A checkpoint is announced before LATEST names it.
+        self.checkpointer.settle()
         return sorted(path.name for path in self.directory.iterdir() if path.name != "LATEST")
 
     def writer(self) -> int:

@@ -54,7 +54,7 @@ with rl.attach("own", every_steps=10) as run:
     run.restore(state)
     for step in run.steps(state, until=35):
         if step == 15:
-            while not Path("own/checkpoints/step-00000010.a0000.r0").exists():
+            while not Path("own/checkpoints/LATEST").exists():
                 time.sleep(0.01)
             Path("own/checkpoints").rename("own/away")
         if step == 25:
