@@ -26,7 +26,6 @@ from resilient_launch.job.program import Program
 from resilient_launch.job.rendezvous import GangRendezvous
 
 MONITOR_INTERVAL_S = 0.1
-EXIT_BARRIER_S = 60.0
 OTHERS_TIMEOUT_S = 2.0
 _PLACEHOLDER = "/bin/true"
 
@@ -126,9 +125,7 @@ class GangAgent(LocalElasticAgent):
             monitor_interval=MONITOR_INTERVAL_S,
             local_addr=spec.local_address,
         )
-        super().__init__(
-            worker_spec, _Logs(spec.log_dir, spec.node), start_method="spawn", exit_barrier_timeout=EXIT_BARRIER_S
-        )
+        super().__init__(worker_spec, _Logs(spec.log_dir, spec.node), start_method="spawn")
         self._spec, self._nursery = spec, nursery
         self._on_group, self._on_started = on_group, on_started
         self._on_exit, self._may_wait = on_exit, may_wait
@@ -136,6 +133,7 @@ class GangAgent(LocalElasticAgent):
         self._killed = -1
         self._first_exits: dict[int, int] = {}
         self._no_more_restarts = False
+        self._done: RunResult | None = None
 
     @property
     def restart(self) -> int:
@@ -170,7 +168,7 @@ class GangAgent(LocalElasticAgent):
         self._restart = self._rendezvous_of_gang.round - 1
         limit = worker_group.spec.max_restarts
         self._remaining_restarts = max(limit - self._restart, 0)
-        self._first_exits = {}
+        self._first_exits, self._done = {}, None
         self._on_group(self._restart, [worker.global_rank for worker in worker_group.workers])
         super()._start_workers(worker_group)
         context: Any = self._pcontext
@@ -193,6 +191,8 @@ class GangAgent(LocalElasticAgent):
             return subprocess.Popen(self._spec.program.argv, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._done is not None:
+            return self._done if self._is_over() else RunResult(state=WorkerState.HEALTHY)
         self._note_exits(worker_group)
         if self._first_exits:
             self._await_others(worker_group)
@@ -202,10 +202,26 @@ class GangAgent(LocalElasticAgent):
             # What a script left behind (busy data loaders among it) must not hold the node.
             self.kill_workers()
             self._on_exit(self._restart, {worker.global_rank: 0 for worker in worker_group.workers})
-        elif result.state is WorkerState.FAILED:
+            # Another node's worker may yet fail on its way out, and its group can't restart without this node.
+            self._done = result
+            self._rendezvous_of_gang.finish()
+            return self._monitor_workers(worker_group)
+        if result.state is WorkerState.FAILED:
             self._note_exits(worker_group)
             self._on_exit(self._restart, self._first_exits)
         return result
+
+    def _is_over(self) -> bool:
+        """Whether no other node will want another group of this node's workers, who are done."""
+        gang = self._rendezvous_of_gang
+        try:
+            return self._no_more_restarts or gang.all_finished() or gang.is_closed()
+        except RuntimeError:
+            # The first node is gone, and with it every further group.
+            return True
+
+    def _exit_barrier(self) -> None:
+        """All nodes are done by now: nobody leaves before."""
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         # Here, and not where the end is asked for: workers may fail, or peers rejoin, at any moment around that.

@@ -58,6 +58,14 @@ class GangRendezvous(RendezvousHandler):
         """How many nodes have joined the next round: theirs was the failure, and this node has to come too."""
         return int(self._store.add(self._joined(self.round + 1), 0))
 
+    def finish(self) -> None:
+        """This node's workers of the round have all done their part."""
+        self._store.add(self._finished(self.round), 1)
+
+    def all_finished(self) -> bool:
+        """Whether every node's have."""
+        return self._store.add(self._finished(self.round), 0) >= self._num_nodes
+
     def is_closed(self) -> bool:
         return bool(self._store.check(["rendezvous/closed"]))
 
@@ -82,3 +90,6 @@ class GangRendezvous(RendezvousHandler):
 
     def _joined(self, number: int) -> str:
         return f"rendezvous/{number}/joined"
+
+    def _finished(self, number: int) -> str:
+        return f"rendezvous/{number}/finished"

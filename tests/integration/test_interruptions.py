@@ -95,6 +95,26 @@ def _blocks_notices(pid: int) -> bool:
     return is_python and blocked & NOTICE_MASK == NOTICE_MASK
 
 
+def test_a_worker_killed_on_its_way_out_is_started_again_with_those_that_had_left(
+    bench: RunBench, reference: Reference
+) -> None:
+    """The other node's worker is done and gone by then, and has to come back: no group can start without it."""
+    dies_last = "import os, time\nif os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT'] == '00':\n"
+    dies_last += "    while not os.path.exists('go'):\n        time.sleep(0.01)\n    os.kill(os.getpid(), 9)\n"
+    (bench.workdir / "train.py").write_text((bench.workdir / "train.py").read_text() + dies_last)
+    bench.submit(bench.config("run", nodes=2))
+
+    def other_has_left() -> bool:
+        return any(event["exits"] == {"1": 0} for event in bench.events("run", "group_end"))
+
+    wait_for(other_has_left, what="the end of rank 1")
+    (bench.workdir / "go").touch()
+    bench.wait("run")
+    (row,) = bench.status("run")["attempts"]
+    assert (row["cause"], row["torchelastic_restart_count"]) == ("finished", 1)
+    assert bench.digest("run") == reference(2)
+
+
 def test_a_killed_worker_is_restarted_within_the_attempt(bench: RunBench, reference: Reference) -> None:
     bench.submit(bench.config("run", workers_per_node=2, checkpoint={"every": "40 steps"}))
     bench.wait_step("run", 60)
