@@ -51,13 +51,15 @@ def execute(text: str, place: Path, *extra_path: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_readme_from_nothing_to_a_cluster(place: Path) -> None:
-    rehearsal, interrupted, real = blocks(README, "sh")
-    assert "goodput" in execute(rehearsal, place)
+    first, interrupted, rehearsed, real = blocks(README, "sh")
+    assert "goodput" in execute(first, place)
     assert (place / "first.html").read_text().startswith("<!doctype html>")
     assert "preempted" in execute(interrupted, place)
+    assert "first: identical" in execute(rehearsed, place)
     assert "#SBATCH" in execute(real, place)
-    # The administrators' page asks Slurm; here the rehearsal's answers.
+    # The administrators' page asks Slurm; here the fake one answers.
     (sites,) = blocks(SITES, "sh")
     shims = str(place / "runs" / ".fake" / "bin")
     assert '"partition low"' in execute(f"{sites.strip()} || true", place, shims)
