@@ -320,5 +320,7 @@ class FakeCluster:
 
     def _unreachable(self) -> UnreachableError:
         return UnreachableError(
-            f"fake cluster in {self.state_dir}", why="its controller does not answer", hint="bring it up first"
+            f"fake cluster in {self.state_dir}",
+            why="its controller does not answer",
+            hint="rlaunch fake up, or rlaunch fake controller-up",
         )
