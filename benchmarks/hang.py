@@ -1,9 +1,8 @@
 """False alarms of the hang timeout over a million steps, and how fast a stopped process is found.
 
 ``python -m benchmarks.hang [--json] [--quick]``. Step times around 50 ms with long tails: lognormal with sigma 1, and
-Pareto with alpha 3, each with a median of 50 ms. A false alarm is a run that would be ended although it moves,
-which shows in its ranks' use of the processor; how often stacks would be taken of such a run, and one ended whose long
-steps use none, is shown beside it. A process is stopped with SIGSTOP under watchdogs of two nodes
+Pareto with alpha 3, each with a median of 50 ms. A false alarm is a run that would be ended though it moves; how often
+stacks would be taken of such a run is shown beside it. A process is stopped with SIGSTOP under watchdogs of two nodes
 over a real store, with the default floor of 10 s and two histories of gaps.
 """
 
@@ -142,7 +141,7 @@ def main() -> None:
         return
     for goal in result["goals"]:
         taken = goal.get("stacks_taken_by_seed")
-        more = f"; stacks taken, or ended if it only waited, by seed: {taken}" if taken else ""
+        more = f"; stacks taken of a step that ended by itself, by seed: {taken}" if taken else ""
         print(f"{goal['name']}: {goal['value']:.4g} (goal {goal['goal']:.4g}, met: {goal['met']}){more}")
 
 

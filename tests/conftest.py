@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 from hypothesis import settings
+from leaving_out import leave_out
 
 # A busy machine is no failure, and the same change is judged by the same examples each time.
 settings.register_profile("rlaunch", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -55,15 +56,6 @@ def testcluster() -> ModuleType:
     spec.loader.exec_module(module)
     leave_out("a real Slurm", module.missing_requirements())
     return module
-
-
-def leave_out(what: str, missing: list[str]) -> None:
-    """Skip what this machine cannot run, and say why; under CI=true that is a failure."""
-    if missing:
-        reason = f"left out without {what}, which needs {'; '.join(missing)}"
-        if os.environ.get("CI", "").lower() in ("true", "1"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
 
 
 def real_cluster(testcluster: ModuleType, *, slurm: Path | None = None) -> Iterator[dict[str, str]]:

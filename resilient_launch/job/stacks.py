@@ -27,7 +27,6 @@ NCCL_TIMEOUT_S = 3.0
 _QUIET_S = 0.05
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 _MAX_CONCURRENT = 8
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +52,6 @@ def state_of(pid: int) -> str:
     except (OSError, IndexError):
         return ""
     return "" if state in "ZX" else state
-
-
-def cpu_s(pid: int) -> float:
-    """Processor seconds that the process has used, all its threads and no child; 0 where it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def collect(targets: Sequence[Target], directory: Path, node: str) -> dict[int, str]:

@@ -2,7 +2,7 @@
 
 One thread on each node looks at its ranks' pages. The node that sees a rank stand still for too long asks all the
 others how theirs stand; the first node's thread decides. Only when every node has collected stacks, nothing has moved
-meanwhile, and either nobody computes or the time was over twice, is the group ended, on all nodes.
+meanwhile, and either a process is stopped or the time was over twice, is the group ended, on all nodes.
 """
 
 from __future__ import annotations
@@ -85,8 +85,6 @@ class Watchdog(threading.Thread):
         self._round = 1
         self._pause_s, self._ask_again_at = LOOK_S, 0.0
         self._awake_since = self._looked_at = time.monotonic()
-        self._cpu_at_beat: dict[int, tuple[float, float]] = {}
-        """By rank: its newest sign of life, and the processor seconds that it had used when that was seen."""
         self._step_times = StepTimes(
             store,
             node=watched.node,
@@ -194,27 +192,18 @@ class Watchdog(threading.Thread):
             num_gaps=hang.WARM_UP_GAPS if self._has_stepped else page.step - max(page.resume_step, 0),
             limits=self._limits,
         )
-        idle_s = max(now - max(page.beat_mono, self._awake_since), 0.0)
         return RankView(
             rank=rank,
             node=self._watched.node,
             phase=phase.name.lower(),
             step=page.step,
-            idle_s=idle_s,
+            idle_s=max(now - max(page.beat_mono, self._awake_since), 0.0),
             timeout_s=timeout_s,
             # Until a rank joins, its process is not known: taken for one that sleeps.
             state=stacks.state_of(pid) if pid else "S",
-            busy=self._busy(rank, page, idle_s) if pid else 0.0,
             attached=bool(pid),
             location=location,
         )
-
-    def _busy(self, rank: int, page: Page, idle_s: float) -> float:
-        beat, used_s = page.beat_mono, stacks.cpu_s(page.pid)
-        known = self._cpu_at_beat.get(rank)
-        if known is None or known[0] != beat:
-            known = self._cpu_at_beat[rank] = (beat, used_s)
-        return (used_s - known[1]) / idle_s if idle_s else 0.0
 
     def _targets(self) -> list[stacks.Target]:
         watched = self._watched

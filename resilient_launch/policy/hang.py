@@ -10,9 +10,7 @@ from dataclasses import dataclass
 FACTOR = 5.0
 """A phase may stand still for this many times the longest gap that was ever seen in it."""
 PATIENCE = 2.0
-"""A gang in which a rank computes is ended only after so many times its timeout: it may be slow as never before."""
-BUSY_SHARE = 0.05
-"""The share of one processor, since its last sign of life, above which a rank computes: waiting takes less."""
+"""A gang without a stopped process is ended only after so many times its timeout: it may be slow as never before."""
 WARM_UP_GAPS = 3
 """Steps that must be seen before they say anything of the steps to come: the first ones compile and fill caches."""
 LONG_PHASES = frozenset({"init", "restore", "first_step", "eval", "save"})
@@ -39,8 +37,8 @@ class RankView:
     """One rank at one look.
 
     ``state`` is the letter that /proc gives its process, empty where there is none (any more); ``attached`` whether it
-    has joined the run; ``idle_s`` the time since its last sign of life, ``busy`` the share of one processor that it
-    used in it; ``location`` its innermost Python line, where its stack is known.
+    has joined the run; ``idle_s`` the time since its last sign of life; ``location`` its innermost Python line, where
+    its stack is known.
     """
 
     rank: int
@@ -50,7 +48,6 @@ class RankView:
     idle_s: float
     timeout_s: float
     state: str
-    busy: float = 0.0
     attached: bool = True
     location: str = ""
 
@@ -99,14 +96,11 @@ def is_hung(views: Sequence[RankView]) -> bool:
 def seconds_to_proof(views: Sequence[RankView]) -> float:
     """How long a hung gang must still stand until it may be ended; 0 when it is proven to hang.
 
-    A stopped process is proof, and so is a gang of which nobody computes, or waits for a device in uninterruptible
-    sleep. Any other may yet move: with tails as heavy as a Pareto distribution's with alpha = 3, a step beyond five
-    times the largest one before it comes once in about forty runs of 10^6 steps, and one beyond ten times once in
-    three hundred.
+    A stopped process is proof. Any other gang may yet move: with tails as heavy as a Pareto distribution's with
+    alpha = 3, a step beyond five times the largest one before it comes once in about forty runs of 10^6 steps, and one
+    beyond ten times once in three hundred.
     """
-    alive = [view for view in views if view.state and view.phase != _LEFT]
-    may_move = any(view.busy > BUSY_SHARE or view.state == "D" for view in alive)
-    if not may_move or any(view.state in "Tt" for view in alive):
+    if any(view.state in "Tt" for view in views if view.state):
         return 0.0
     late = (PATIENCE * view.timeout_s - view.idle_s for view in views if view.is_expired and view.attached)
     return max(min(late, default=0.0), 0.0)

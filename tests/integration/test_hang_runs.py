@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from integration_bench import MAIN, RunBench
+from leaving_out import leave_out
 from waiting import wait_for
 
 from resilient_launch.job.memory import memory_cgroup
@@ -95,26 +95,19 @@ def test_an_evaluation_on_one_rank_alone_is_no_hang(bench: RunBench) -> None:
     assert not bench.events("run", "hang")
 
 
-def _left_out(why: str) -> NoReturn:
-    """Leave the test out by name; with CI=true that is a failure."""
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(why)
-    pytest.skip(why)
-
-
 @pytest.fixture
 def limited() -> Iterator[Path]:
     """A memory cgroup with a limit that a node agent and a small worker fit in; its cgroup.procs file."""
     own = memory_cgroup()
-    if own is None:
-        _left_out("no memory cgroup in sight")
+    leave_out("a memory limit", [] if own else ["a memory cgroup"])
+    assert own is not None
     version = own[1]
     # Version 2 lets a cgroup's children limit memory only where that was switched on for them.
     switch = "cgroup.procs" if version == 1 else "cgroup.subtree_control"
     parents = [each for each in (own[0], *own[0].parents) if (each / switch).exists()]
     parent = next((each for each in parents if version == 1 or "memory" in (each / switch).read_text().split()), None)
-    if parent is None:
-        _left_out(f"no parent of {own[0]} lets its children limit memory")
+    leave_out("a memory limit", [] if parent else [f"a parent of {own[0]} that lets its children limit memory"])
+    assert parent is not None
     directory = parent / f"rlaunch-run-{os.getpid()}"
     limits = {1: {"memory.limit_in_bytes": 2 << 30}, 2: {"memory.max": 2 << 30, "memory.swap.max": 0}}[version]
     try:
@@ -126,7 +119,7 @@ def limited() -> Iterator[Path]:
     except OSError as error:
         if directory.exists():
             directory.rmdir()
-        _left_out(f"this process may not limit memory in {parent}: {error}")
+        leave_out("a memory limit", [f"the right to limit memory in {parent} ({error})"])
     yield directory / "cgroup.procs"
     wait_for(lambda: not (directory / "cgroup.procs").read_text(), what="the processes of the cgroup have ended")
     directory.rmdir()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from leaving_out import leave_out
 
 from resilient_launch.checkpoint import store
 from resilient_launch.checkpoint.background.arena import Arena, available_bytes
@@ -171,8 +172,8 @@ def test_a_name_that_is_taken_is_an_error_with_its_path(place: Place) -> None:
 def test_a_full_disk_gives_its_space_back(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(mount)]).returncode:
-        pytest.skip("needs to mount a tmpfs")
+    is_mounted = not subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(mount)]).returncode
+    leave_out("a small disk", [] if is_mounted else ["the right to mount a tmpfs"])
     place = Place(mount / "checkpoints")
     try:
         place.begin().wait(DEADLINE_S)
