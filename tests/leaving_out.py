@@ -7,10 +7,14 @@ import os
 import pytest
 
 
+def is_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("true", "1")
+
+
 def leave_out(what: str, missing: list[str]) -> None:
     """Skip what this machine cannot run, and say why; under CI=true that is a failure."""
     if missing:
         reason = f"left out without {what}, which needs {'; '.join(missing)}"
-        if os.environ.get("CI", "").lower() in ("true", "1"):
+        if is_ci():
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
