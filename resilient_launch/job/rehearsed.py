@@ -21,7 +21,6 @@ from resilient_launch.job.workplace import Workplace
 
 if TYPE_CHECKING:
     from resilient_launch.checkpoint.arrays import ArrayState
-    from resilient_launch.checkpoint.outcomes import OnEnd, Saving
     from resilient_launch.checkpoint.train_state import TrainState
     from resilient_launch.job.watch_torch import TorchEyes
 
@@ -219,17 +218,8 @@ class _RehearsedSaver(Saver):
         if not self._leaves_out:
             super().save_before_leaving(state, deadline)
 
-    def _begin(
-        self,
-        state: TrainState | ArrayState,
-        reason: str,
-        timeout_s: float,
-        on_end: OnEnd,
-        *,
-        in_foreground: bool = False,
-    ) -> Saving:
-        has_mishap = self._prepare(state.step, reason)
-        return super()._begin(state, reason, timeout_s, on_end, in_foreground=in_foreground or has_mishap)
+    def _in_foreground(self, step: int, reason: str) -> bool:
+        return self._prepare(step, reason)
 
 
 def _kill() -> None:

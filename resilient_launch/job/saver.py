@@ -14,7 +14,7 @@ from resilient_launch.policy.emergency import Act, Choice, InFlight, SaveTimes, 
 
 if TYPE_CHECKING:
     from resilient_launch.checkpoint.arrays import ArrayState
-    from resilient_launch.checkpoint.outcomes import OnEnd, SaveReport, Saving
+    from resilient_launch.checkpoint.outcomes import SaveReport, Saving
     from resilient_launch.checkpoint.train_state import TrainState
 
 LEAVE_S = 10.0
@@ -79,7 +79,13 @@ class Saver:
 
         self._page.writing = 1
         try:
-            saving = self._begin(state, name, self._timeout_s(deadline), on_end)
+            saving = self.checkpointer.begin_save(
+                state,
+                reason=name,
+                timeout_s=self._timeout_s(deadline),
+                on_end=on_end,
+                in_foreground=self._in_foreground(state.step, name),
+            )
         except CheckpointError as error:
             self._fail(state.step, name, error)
             if waits:
@@ -115,19 +121,9 @@ class Saver:
         """The worker leaves. A save in flight is seen through, for a while only where the training is not done."""
         self._workplace.close_checkpointer(None if is_clean else LEAVE_S)
 
-    def _begin(
-        self,
-        state: TrainState | ArrayState,
-        reason: str,
-        timeout_s: float,
-        on_end: OnEnd,
-        *,
-        in_foreground: bool = False,
-    ) -> Saving:
-        saving: Saving = self.checkpointer.begin_save(
-            state, reason=reason, timeout_s=timeout_s, on_end=on_end, in_foreground=in_foreground
-        )
-        return saving
+    def _in_foreground(self, step: int, reason: str) -> bool:
+        """Whether training waits for the whole of this save."""
+        return False
 
     def _choose(self, state: TrainState | ArrayState, deadline: float) -> Act:
         """The first rank's decision, the same on every rank."""
