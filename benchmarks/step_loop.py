@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from torch.distributed import TCPStore
+
 from benchmarks import common
 from resilient_launch.config import dump, loads
 from resilient_launch.core.paths import RunPaths
@@ -63,6 +65,8 @@ def added_us(num_ranks: int, num_steps: int) -> float:
         paths.config.write_text(dump(loads(text, frozen=True)))
         pages = Path(name) / "pages"
         pages.mkdir()
+        # As under an agent: the ranks agree on their saves over it.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         workers = []
         for rank in range(num_ranks):
             Page.create(pages / f"r0.{rank}")
@@ -76,6 +80,8 @@ def added_us(num_ranks: int, num_steps: int) -> float:
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(num_ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(store.port),
                 "OMP_NUM_THREADS": "1",
             }
             command = [sys.executable, "-c", WORKER, str(num_steps), str(ROUNDS)]
