@@ -41,6 +41,16 @@ def test_defaults() -> None:
     assert (found.cluster, found.faults, found.python, found.workdir) == ("slurm", (), sys.executable, Path.cwd())
 
 
+@pytest.mark.parametrize(("nodes", "batch", "ranks", "fitting"), [("3", 16, 6, 6), ("2-4", 12, 8, 24)])
+def test_a_global_batch_that_some_number_of_ranks_cannot_share(
+    nodes: str, batch: int, ranks: int, fitting: int
+) -> None:
+    text = f"{HEAD}nodes: {nodes}\nworkers_per_node: 2\nglobal_batch: "
+    (found,) = issues(f"{text}{batch}")
+    assert found.startswith(f"global_batch: global batch {batch}, {ranks} ranks of ")
+    assert loads(f"{text}{fitting}").global_batch == fitting
+
+
 @pytest.mark.parametrize(
     ("text", "low", "high"), [("3", 3, 3), ("2-4", 2, 4), ("'2 - 4'", 2, 4), ("2-2", 2, 2), ("0002", 2, 2)]
 )
