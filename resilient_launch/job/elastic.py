@@ -6,6 +6,8 @@ wait at every crash; here a group is ended with KILL, at once, dataloader proces
 
 from __future__ import annotations
 
+import glob
+import json
 import logging
 import os
 import subprocess
@@ -197,6 +199,7 @@ class GangAgent(LocalElasticAgent):
         if self._first_exits:
             self._await_others(worker_group)
             self.kill_workers()
+            self._drop_torn_errors()
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.SUCCEEDED:
             # What a script left behind (busy data loaders among it) must not hold the node.
@@ -240,6 +243,16 @@ class GangAgent(LocalElasticAgent):
         ):
             time.sleep(MONITOR_INTERVAL_S / 2)
             self._note_exits(worker_group)
+
+    def _drop_torn_errors(self) -> None:
+        """Remove what workers were killed in the middle of saying: torch fails at it, and no new group starts."""
+        for file in self._spec.log_dir.glob(f"{glob.escape(self._spec.node)}.*.r{self._restart}.error.json"):
+            try:
+                json.loads(file.read_bytes())
+            except ValueError:
+                file.unlink(missing_ok=True)
+            except OSError:
+                continue
 
     def _note_exits(self, worker_group: WorkerGroup) -> None:
         """Remember which ranks failed before anything was killed for it."""

@@ -145,11 +145,11 @@ class RehearsedRun(Run):
         return found
 
     def _have(self, mishap: Mishap) -> None:
+        # Which checkpoints there are by now must not depend on how fast the storage is.
+        if self._saver.begun_step >= 0:
+            self._saver.settle()
         match mishap.kind:
             case "kill":
-                # Which checkpoint training goes on from must not depend on how fast the storage is.
-                if self._saver.begun_step >= 0:
-                    self._saver.settle()
                 os.kill(os.getpid(), signal.SIGKILL)
             case "freeze":
                 os.kill(os.getpid(), signal.SIGSTOP)

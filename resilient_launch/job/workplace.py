@@ -389,5 +389,8 @@ def write_error_file(error: BaseException) -> None:
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))},
     }
+    # Whole or not at all: the agent may be ending this process.
+    temporary = Path(f"{target}.{os.getpid()}")
     with contextlib.suppress(OSError):
-        Path(target).write_text(json.dumps({"message": message}))
+        temporary.write_text(json.dumps({"message": message}))
+        temporary.rename(target)

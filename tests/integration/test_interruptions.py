@@ -118,7 +118,10 @@ def test_a_worker_killed_on_its_way_out_is_started_again_with_those_that_had_lef
 def test_a_killed_worker_is_restarted_within_the_attempt(bench: RunBench, reference: Reference) -> None:
     bench.submit(bench.config("run", workers_per_node=2, checkpoint={"every": "40 steps"}))
     bench.wait_step("run", 60)
-    os.kill(bench.worker("run", 1)[0], signal.SIGKILL)
+    pid, node = bench.worker("run", 1)
+    # It was just saying why it failed.
+    (bench.paths("run").logs / "0000" / f"{node}.1.r0.error.json").write_text('{"message": {"mess')
+    os.kill(pid, signal.SIGKILL)
     bench.wait("run")
     (row,) = bench.status("run")["attempts"]
     assert (row["cause"], row["torchelastic_restart_count"], row["resume_step"]) == ("finished", 1, 0)
