@@ -1,6 +1,6 @@
 """Three styles of launching one job, through three faults each, on a real Slurm: who comes back, with what lost.
 
-    python -m benchmarks.race [--quick] [--styles rlaunch,torchrun,submitit] [--json FILE]
+    python -m benchmarks.race [--quick] [--styles rlaunch,torchrun,submitit] [--json]
 
 The job: a small transformer, DDP over gloo on 2 nodes with one worker each, a checkpoint every so many steps. The
 faults: a preemption by a job of a higher partition at a third, a real time limit at two thirds, SIGKILL of one worker
@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.common import Goal, at_most, ratio
 from benchmarks.race_styles.style import Size, Style
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -230,20 +231,22 @@ def cluster() -> Iterator[dict[str, str]]:
         made.down()
 
 
-def goals(results: list[Result], size: Size) -> dict[str, bool]:
+def goals(results: list[Result], size: Size) -> list[Goal]:
     """What rlaunch is to show, against what the others showed in the same run."""
     ours = next((result for result in results if result.style == "rlaunch"), None)
     if ours is None or len(ours.outcomes) < len(FAULTS):
-        return {"rlaunch finished": False}
+        return [Goal(name="rlaunch: faults raced through", value=0, against=None, goal=len(FAULTS), met=False)]
+    never = float("inf")
     notices, crash = ours.outcomes[:2], ours.outcomes[2]
-    freed = [outcome.free_s for outcome in notices]
-    found = {
-        "zero human actions": ours.human_actions == 0,
-        "rework 0 after a notice": all(outcome.rework == 0 for outcome in notices),
-        "rework of one interval at most after the crash": crash.rework is not None and crash.rework <= size.every,
-        "digest equal to the uninterrupted run": bool(ours.digest_equal),
-        "nodes free within 5 s of the save": all(seconds is not None and seconds <= 5.0 for seconds in freed),
-    }
+    rework = [never if outcome.rework is None else outcome.rework for outcome in (*notices, crash)]
+    freed_s = max(never if outcome.free_s is None else outcome.free_s for outcome in notices)
+    found = [
+        at_most("human actions", ours.human_actions, 0),
+        at_most("rework after notices, steps", max(rework[:2]), 0),
+        at_most("rework after the crash, steps", rework[2], size.every),
+        at_most("digests that differ from the uninterrupted run", int(not ours.digest_equal), 0),
+        at_most("seconds from the durable save to free nodes", freed_s, 5.0),
+    ]
     for index, fault in enumerate(FAULTS):
         others = [
             outcome.seconds
@@ -253,7 +256,8 @@ def goals(results: list[Result], size: Size) -> dict[str, bool]:
             if outcome.seconds is not None
         ]
         mine = ours.outcomes[index].seconds
-        found[f"{fault}: no slower than the best peer"] = mine is not None and all(mine <= other for other in others)
+        name = f"{fault}: seconds to the first new step, against the best peer"
+        found.append(ratio(name, never if mine is None else mine, min(others, default=never), 1.0))
     return found
 
 
@@ -273,8 +277,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a shorter job")
     parser.add_argument("--styles", default="rlaunch,torchrun,submitit")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the rest on stderr")
     options = parser.parse_args()
+    progress = partial(print, flush=True, file=sys.stderr if options.json else sys.stdout)
     size = Size(steps=450, every=50) if options.quick else Size(steps=1500, every=100)
     results: list[Result] = []
     work = Path(tempfile.mkdtemp(prefix="rlaunch-race-work-", dir="/tmp"))
@@ -282,28 +287,28 @@ def main() -> int:
         with cluster() as env:
             slurm = Slurm(env)
             for name in options.styles.split(","):
-                print(f"{name}: uninterrupted", flush=True)
+                progress(f"{name}: uninterrupted")
                 whole = Style(name, work / f"{name}-whole", env, replace(size, step_s=0.0))
                 unused = Result(style=name)
                 _until(whole, slurm, whole.submit(), unused, partial(_is_done, whole))
-                print(f"{name}: through three faults", flush=True)
+                progress(f"{name}: through three faults")
                 style = Style(name, work / name, env, size)
                 result = Result(style=name)
                 results.append(result)
                 try:
-                    race(style, slurm, result, say=lambda text: print(text, flush=True))
+                    race(style, slurm, result, say=progress)
                     result.digest_equal = style.digest() == whole.digest()
                 except TimeoutError as error:
-                    print(f"  gave up: {error}", flush=True)
+                    progress(f"  gave up: {error}")
                 slurm.run("scancel", "--user=root")
-        print(table(results))
         reached = goals(results, size)
-        for goal, is_met in reached.items():
-            print(f"{'reached' if is_met else 'MISSED '}  {goal}")
-        if options.json is not None:
-            figures = {"size": asdict(size), "results": [asdict(result) for result in results], "goals": reached}
-            options.json.write_text(json.dumps(figures, indent=1))
-        return 0 if all(reached.values()) else 1
+        progress(table(results))
+        if options.json:
+            figures = {"size": asdict(size), "results": [asdict(result) for result in results]}
+            print(json.dumps({"schema": 1, **figures, "goals": [asdict(goal) for goal in reached]}))
+        else:
+            print("\n".join(map(str, reached)))
+        return 0 if all(goal.met for goal in reached) else 1
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

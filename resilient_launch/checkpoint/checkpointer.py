@@ -165,9 +165,13 @@ class Checkpointer:
         """
         begun, background = self._begin(state), self._background
         facts, ident = self._facts(begun.capture, reason, metadata or {}), begun.id
-        if background is None or in_foreground or not background.stage(begun.capture):
+        if background is None or in_foreground:
             return self._save_now(begun, facts, timeout_s, on_end)
-        saving = self._saving = Saving(ident, time.monotonic() - begun.started)
+        saving = Saving(ident)
+
+        def staged() -> None:
+            saving.staged(time.monotonic() - begun.started)
+            self._saving = saving
 
         def finish(written: Written | CheckpointError) -> None:
             outcome: SaveReport | CheckpointError
@@ -200,7 +204,9 @@ class Checkpointer:
             facts=facts,
             digesting=self._digesting,
         )
-        background.publish(job, begun.capture, finish=finish, tidy=self._prune if self._rank == 0 else lambda: None)
+        tidy = self._prune if self._rank == 0 else lambda: None
+        if not background.begin(job, begun.capture, staged=staged, finish=finish, tidy=tidy):
+            return self._save_now(begun, facts, timeout_s, on_end)
         return saving
 
     @property

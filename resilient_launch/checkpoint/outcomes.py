@@ -21,7 +21,7 @@ class SaveReport:
     """One finished save. ``staged_s`` is how long training was held up, ``durable_s`` how long until it was safe.
 
     A save in the background also tells how long of ``staged_s`` it ``waited_s`` for the one before it, and how long
-    writing and committing took.
+    writing, from the end of the copy on, and committing took.
     """
 
     id: CheckpointId
@@ -48,15 +48,19 @@ class Begun:
 class Saving:
     """A save that was begun; training goes on meanwhile."""
 
-    def __init__(self, ident: CheckpointId, staged_s: float) -> None:
-        self.id, self.staged_s = ident, staged_s
-        self.staged_at = time.monotonic()
+    def __init__(self, ident: CheckpointId, staged_s: float = 0.0) -> None:
+        self.id = ident
+        self.staged(staged_s)
         self._outcome: SaveReport | CheckpointError | None = None
         self._over = threading.Event()
 
     @property
     def is_over(self) -> bool:
         return self._over.is_set()
+
+    def staged(self, staged_s: float) -> None:
+        """Say that the state is copied, and how long training was held up by it."""
+        self.staged_s, self.staged_at = staged_s, time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> SaveReport:
         """The report, once it is durable. Raises CheckpointError when it failed, TimeoutError."""

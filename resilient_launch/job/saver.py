@@ -189,7 +189,7 @@ class Saver:
         page.writing = 0
         self.failure = None
         drained = {}
-        if outcome.write_s:
+        if outcome.commit_s:
             self._past.append(
                 SaveTimes(
                     stage_s=outcome.staged_s - outcome.waited_s, write_s=outcome.write_s, commit_s=outcome.commit_s

@@ -94,16 +94,22 @@ class Client:
         return self.arena
 
     def save(
-        self, job: Mapping[str, Any], board: Board, timeout_s: float, durable: Callable[[dict[str, Any]], None]
+        self,
+        job: Mapping[str, Any],
+        progress_fd: int,
+        board: Board,
+        timeout_s: float,
+        durable: Callable[[dict[str, Any]], None],
     ) -> None:
         """Have the arena's content published as ``job`` says, together with the other ranks.
 
-        ``durable`` is called with what the writer says of it as soon as it is; the rest of its work goes on. Raises
-        CheckpointError when the save failed, on whichever rank, and WriterGoneError.
+        ``progress_fd`` tells the writer how much of it is in place (progress.py). ``durable`` is called with what the
+        writer says of it as soon as it is; the rest of its work goes on. Raises CheckpointError when the save failed,
+        on whichever rank, and WriterGoneError.
         """
         deadline = time.monotonic() + timeout_s
         with self._answering() as channel:
-            channel.send(job)
+            channel.send(job, progress_fd)
             while True:
                 message, _ = channel.receive(max(deadline - time.monotonic(), 0.0))
                 match message["op"]:

@@ -1,4 +1,4 @@
-"""The checkpoint writer: one process for each rank, which hashes, writes and publishes what lies in the arena.
+"""The checkpoint writer: one process for each rank, which hashes, writes and publishes what is copied into the arena.
 
 ``python -m resilient_launch.checkpoint.background.process SOCKET PARENT`` serves one training process after another,
 as a worker-group restart brings them, and keeps its arena warm between them. It ends with the process that started it.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from resilient_launch.checkpoint.background.arena import Arena, available_bytes
+from resilient_launch.checkpoint.background.progress import Listener
 from resilient_launch.checkpoint.background.wire import Channel
 from resilient_launch.checkpoint.merging import merge_parts
 from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankReport, Rounds, publish
@@ -87,16 +88,20 @@ class Writer:
         rounds: Rounds | None = None
         while os.getppid() == self._parent:
             try:
-                message, _ = channel.receive(_LOOK_S)
+                message, fd = channel.receive(_LOOK_S)
             except TimeoutError:
                 continue
-            if message["op"] == "arena":
+            if fd is None:
                 self._give_arena(channel, int(message["num_bytes"]), int(message["num_sharing"]))
-            else:
+                continue
+            try:
                 rounds = rounds or Rounds(
                     RemoteBoard(channel), rank=int(message["rank"]), world_size=int(message["world_size"])
                 )
-                channel.send(self._save(channel, rounds, message))
+                listener = Listener(fd, lambda: channel.is_closed() or os.getppid() != self._parent)
+                channel.send(self._save(channel, rounds, listener, message))
+            finally:
+                os.close(fd)
 
     def _give_arena(self, channel: Channel, num_bytes: int, num_sharing: int) -> None:
         if self._arena is None or self._arena.num_bytes < num_bytes:
@@ -115,15 +120,14 @@ class Writer:
                 return
         channel.send({"op": "arena", "num_bytes": self._arena.num_bytes}, self._arena.fd)
 
-    def _save(self, channel: Channel, rounds: Rounds, job: dict[str, Any]) -> dict[str, Any]:
-        began = time.monotonic()
-        written_s = 0.0
+    def _save(self, channel: Channel, rounds: Rounds, listener: Listener, job: dict[str, Any]) -> dict[str, Any]:
+        written = 0.0
         ident = CheckpointId(attempt=job["attempt"], restart=job["restart"], step=job["step"])
         digesting = Digesting(algorithm=job["algorithm"], chunk_bytes=job["chunk_bytes"])
         round_ = rounds.start(job["round"], float(job["timeout_s"]))
 
         def write(directory: Path) -> RankReport:
-            nonlocal written_s
+            nonlocal written
             assert self._arena is not None
             entry = write_image(
                 directory,
@@ -132,15 +136,14 @@ class Writer:
                 job["num_bytes"],
                 algorithm=digesting.algorithm,
                 chunk_bytes=digesting.chunk_bytes,
-                is_abandoned=lambda: channel.is_closed() or os.getppid() != self._parent,
+                await_bytes=listener.await_bytes,
             )
-            written_s = time.monotonic() - began
+            written = time.monotonic()
             return RankReport(files=(entry,), index=job["part"])
 
         def announce(published: Published) -> None:
-            commit_s = time.monotonic() - began - written_s
-            word = {"op": "durable", "num_bytes": published.num_bytes, "write_s": written_s, "commit_s": commit_s}
-            channel.send(word)
+            commit_s = time.monotonic() - written
+            channel.send({"op": "durable", "num_bytes": published.num_bytes, "commit_s": commit_s})
 
         try:
             publish(

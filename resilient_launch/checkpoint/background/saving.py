@@ -1,7 +1,8 @@
-"""Saving while training goes on: the training waits for the copy, a thread of its own sees the rest through."""
+"""Saving while training goes on: the training waits for the copy, a thread of its own for the writer."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from resilient_launch.checkpoint.background.client import Client, MemoryShortError, WriterGoneError, gone_error
+from resilient_launch.checkpoint.background.progress import Teller
 from resilient_launch.checkpoint.background.staging import Stager
 from resilient_launch.checkpoint.dcp import shard_name
 from resilient_launch.checkpoint.store import Board, Digesting, Facts, Round
@@ -18,13 +20,14 @@ from resilient_launch.checkpoint.train_state import Capture
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 
+_LOG = logging.getLogger(__name__)
 _OTHERS_SHARE, _OTHERS_S = 1.25, 6.0
 """How much longer than the round's own deadline its writer may take, before it is taken for stuck and killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What the writer says of a published save: seconds of writing, and from there to the commit."""
+    """A published save: seconds from the end of the copy to all files being durable, and from there to the commit."""
 
     num_bytes: int
     write_s: float
@@ -41,6 +44,13 @@ class Job:
     timeout_s: float
     facts: Facts
     digesting: Digesting
+
+
+class _Copy:
+    """A copy under way: ``teller`` tells the writer how far it is; ``ended`` is on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.teller, self.is_over, self.ended = Teller(), threading.Event(), 0.0
 
 
 class Background:
@@ -80,33 +90,26 @@ class Background:
         num_bytes = self._stager.layout(capture).num_bytes
         self._run(lambda: self._prepare(num_bytes))
 
-    def stage(self, capture: Capture) -> bool:
-        """Copy the state, after the save in flight; whether there was room for it.
+    def begin(
+        self,
+        job: Job,
+        capture: Capture,
+        *,
+        staged: Callable[[], object],
+        finish: Callable[[Written | CheckpointError], None],
+        tidy: Callable[[], object],
+    ) -> bool:
+        """Copy the state, after the save in flight; whether there was room for it. The writer writes it meanwhile.
 
-        Raises nothing for a want of memory: the save can still be made in the foreground.
+        ``staged`` is called when it is copied, and then, in a thread, ``finish`` when it is durable, or with the first
+        error of any rank: nothing is published where there was one, be it in copying. ``tidy`` is called last, after a
+        success. Raises nothing for a want of memory: the save can still be made in the foreground.
         """
         self.join()
         layout = self._stager.layout(capture)
         client = self._prepare(layout.num_bytes)
         if client is None or client.arena is None:
             return False
-        self._stager.copy(capture, client.arena)
-        return True
-
-    def publish(
-        self,
-        job: Job,
-        capture: Capture,
-        *,
-        finish: Callable[[Written | CheckpointError], None],
-        tidy: Callable[[], object],
-    ) -> None:
-        """Make what was staged durable, in a thread that calls ``finish`` then, or with the first error of any rank.
-
-        Nothing is published where there was one. ``tidy`` is called last, after a success.
-        """
-        layout, client = self._stager.layout(capture), self._client
-        assert client is not None
         message: dict[str, Any] = {
             "op": "save",
             "rank": self._rank,
@@ -125,15 +128,31 @@ class Background:
             "trees": capture.trees if self._rank == 0 else {},
             "part": {"tensors": layout.tensors, "own": capture.own, "agreement": capture.agreement},
         }
+        copy = _Copy()
 
         def see_through() -> None:
-            error = self._publish(client, job, message, finish)
+            error = self._publish(client, job, message, copy, finish)
+            copy.is_over.wait()
+            copy.teller.close()
             if error is not None:
                 finish(error)
             else:
                 tidy()
 
         self._run(see_through)
+        try:
+            self._stager.copy(capture, client.arena, copy.teller.tell)
+        except Exception:
+            _LOG.exception("the state of step %d can't be copied", job.id.step)
+            copy.teller.give_up()
+        except BaseException:
+            copy.teller.give_up()
+            raise
+        finally:
+            staged()
+            copy.ended = time.monotonic()
+            copy.is_over.set()
+        return True
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the save in flight; whether it is over."""
@@ -187,7 +206,12 @@ class Background:
             self._client = None
 
     def _publish(
-        self, client: Client, job: Job, message: Mapping[str, Any], finish: Callable[[Written | CheckpointError], None]
+        self,
+        client: Client,
+        job: Job,
+        message: Mapping[str, Any],
+        copy: _Copy,
+        finish: Callable[[Written | CheckpointError], None],
     ) -> CheckpointError | None:
         """Why it failed; None where it is durable, and ``finish`` told so."""
         began = time.monotonic()
@@ -196,13 +220,17 @@ class Background:
         def durable(word: Mapping[str, Any]) -> None:
             nonlocal is_durable
             is_durable = True
-            finish(Written(num_bytes=word["num_bytes"], write_s=word["write_s"], commit_s=word["commit_s"]))
+            copy.is_over.wait()
+            write_s = max(time.monotonic() - copy.ended - word["commit_s"], 0.0)
+            finish(Written(num_bytes=word["num_bytes"], write_s=write_s, commit_s=word["commit_s"]))
 
         try:
-            client.save(message, self._board, job.timeout_s * _OTHERS_SHARE + _OTHERS_S, durable)
+            client.save(message, copy.teller.fd, self._board, job.timeout_s * _OTHERS_SHARE + _OTHERS_S, durable)
         except CheckpointError as error:
             return None if is_durable else error
         except Exception as error:
+            # Not under the copy's feet.
+            copy.is_over.wait()
             # The arena is not used again before its reader is dead for certain: a snapshot can't be torn.
             self._drop()
             if is_durable:

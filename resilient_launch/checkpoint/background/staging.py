@@ -6,9 +6,9 @@ import contextlib
 import ctypes
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from resilient_launch.checkpoint.background.arena import Arena
 from resilient_launch.checkpoint.dcp import SHARD_ALIGNMENT_BYTES, plan_save, shard_name
 from resilient_launch.checkpoint.index import Chunk, StoredTensor, merge_tensors, tensor_to_json
 from resilient_launch.checkpoint.train_state import Capture
-from resilient_launch.checkpoint.tree import dtype_name, tensor_bytes
+from resilient_launch.checkpoint.tree import dtype_name
 from resilient_launch.core.errors import CheckpointError
 
 _BLOCK_BYTES = 8 << 20
+_STRETCH_BYTES = 32 << 20
+"""What is copied before the writer hears of it: enough to be worth a word, little enough to keep the disk waiting."""
 _MOST_THREADS = 4
 
 
@@ -41,6 +43,16 @@ class Layout:
     places: tuple[Place, ...]
     num_bytes: int
     tensors: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class _Stretch:
+    """What is copied together, up to ``end`` of the image: blocks (to, from, bytes) of memory, and from devices."""
+
+    end: int = 0
+    blocks: deque[tuple[int, int, int]] = field(default_factory=deque)
+    on_devices: list[tuple[Place, torch.Tensor]] = field(default_factory=list)
+    held: list[torch.Tensor] = field(default_factory=list)
 
 
 class Stager:
@@ -65,30 +77,26 @@ class Stager:
             self._laid_out_in = None
         return self._layout
 
-    def copy(self, capture: Capture, arena: Arena) -> Layout:
-        """Copy what this rank writes into ``arena``; the training may change its tensors as soon as this returns."""
+    def copy(
+        self, capture: Capture, arena: Arena, progress: Callable[[int], object] = lambda num_bytes: None
+    ) -> Layout:
+        """Copy what this rank writes into ``arena``; the training may change its tensors as soon as this returns.
+
+        ``progress`` hears now and then how many bytes of the image are in place, at last all of them.
+        """
         layout = self.layout(capture)
         if self._laid_out_in is not arena:
             self._clear_gaps(layout, arena)
             self._laid_out_in = arena
-        on_devices = []
-        blocks: deque[tuple[int, int, int]] = deque()
-        for place in layout.places:
-            tensor = _local(capture.tensors[place.key])
-            if tensor.device.type != "cpu":
-                on_devices.append((place, tensor))
-            elif tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-                target, source = arena.address + place.offset, tensor.data_ptr()
-                for start in range(0, place.num_bytes, _BLOCK_BYTES):
-                    blocks.append((target + start, source + start, min(_BLOCK_BYTES, place.num_bytes - start)))
-            else:
-                arena.view[place.offset : place.offset + place.num_bytes] = tensor_bytes(tensor.detach())
-        helpers = [self._pool.submit(_move, blocks) for _ in range(min(self._num_helpers, len(blocks) - 1))]
-        _move(blocks)
-        for helper in helpers:
-            helper.result()
-        if on_devices:
-            self._copy_from_devices(on_devices, arena)
+        for stretch in _stretches(layout, capture, arena):
+            blocks = stretch.blocks
+            helpers = [self._pool.submit(_move, blocks) for _ in range(min(self._num_helpers, len(blocks) - 1))]
+            _move(blocks)
+            for helper in helpers:
+                helper.result()
+            if stretch.on_devices:
+                self._copy_from_devices(stretch.on_devices, arena)
+            progress(stretch.end)
         return layout
 
     def close(self) -> None:
@@ -144,6 +152,31 @@ class Stager:
         for place in layout.places:
             arena.view[position : place.offset] = bytes(place.offset - position)
             position = place.offset + place.num_bytes
+
+
+def _stretches(layout: Layout, capture: Capture, arena: Arena) -> Iterator[_Stretch]:
+    """The whole image in order."""
+    stretch, begun = _Stretch(), 0
+    for place in layout.places:
+        tensor = _local(capture.tensors[place.key])
+        is_here = tensor.device.type == "cpu"
+        if is_here:
+            # Itself, unless it lies in memory in another way than in the file.
+            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            stretch.held.append(tensor)
+        else:
+            stretch.on_devices.append((place, tensor))
+        step = _BLOCK_BYTES if is_here else max(place.num_bytes, 1)
+        for start in range(0, place.num_bytes, step):
+            count = min(step, place.num_bytes - start)
+            if is_here:
+                stretch.blocks.append((arena.address + place.offset + start, tensor.data_ptr() + start, count))
+            stretch.end = place.offset + start + count
+            if stretch.end - begun >= _STRETCH_BYTES:
+                yield stretch
+                stretch, begun = _Stretch(held=stretch.held[-1:]), stretch.end
+    stretch.end = layout.num_bytes
+    yield stretch
 
 
 def _move(blocks: deque[tuple[int, int, int]]) -> None:

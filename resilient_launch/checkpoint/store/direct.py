@@ -13,7 +13,6 @@ from pathlib import Path
 from resilient_launch.checkpoint.store.errors import write_error
 from resilient_launch.checkpoint.store.hashing import combine, new_hash
 from resilient_launch.checkpoint.store.manifest import FileEntry, check_file_name
-from resilient_launch.core.errors import CheckpointError
 
 BLOCK_BYTES = 4096
 """What direct I/O wants offsets, lengths and addresses to be multiples of, on every file system that has it."""
@@ -30,18 +29,19 @@ def write_image(
     algorithm: str,
     chunk_bytes: int,
     num_threads: int = 4,
-    is_abandoned: Callable[[], bool] = lambda: False,
+    await_bytes: Callable[[int], object] = lambda num_bytes: None,
     mode: int = 0o644,
 ) -> FileEntry:
     """Create ``directory/name`` with the first ``num_bytes`` of ``image``, fsynced, and describe it for the manifest.
 
-    ``image`` begins on a page and goes on to the end of its last block of ``BLOCK_BYTES``. ``is_abandoned`` is asked
-    before each chunk. Raises CheckpointError; the file is then closed and never tried again, and may be left behind.
+    ``image`` begins on a page and goes on to the end of its last block of ``BLOCK_BYTES``. Before each chunk
+    ``await_bytes`` is called, from several threads, with how many bytes of ``image`` must be in place; what it raises
+    ends the writing. Raises CheckpointError; the file is then closed and never tried again, and may be left behind.
     """
     path = directory / check_file_name(name)
     file = _open(path, mode, direct=chunk_bytes % BLOCK_BYTES == 0)
     try:
-        chunks = _put_all(file, path, image, num_bytes, algorithm, chunk_bytes, num_threads, is_abandoned)
+        chunks = _put_all(file, path, image, num_bytes, algorithm, chunk_bytes, num_threads, await_bytes)
         try:
             # The last block was written whole.
             os.ftruncate(file, num_bytes)
@@ -90,7 +90,7 @@ def _put_all(
     algorithm: str,
     chunk_bytes: int,
     num_threads: int,
-    is_abandoned: Callable[[], bool],
+    await_bytes: Callable[[int], object],
 ) -> tuple[str, ...]:
     failed = threading.Event()
 
@@ -98,9 +98,8 @@ def _put_all(
         if failed.is_set():
             return ""
         try:
-            if is_abandoned():
-                raise CheckpointError("the save was abandoned", where=str(path), why="the training that asked is gone")
             stop = min(start + chunk_bytes, num_bytes)
+            await_bytes(stop)
             value = new_hash(algorithm)
             value.update(image[start:stop])
             _write(fd, image[start : start + -(-(stop - start) // BLOCK_BYTES) * BLOCK_BYTES], start)

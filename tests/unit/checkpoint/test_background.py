@@ -1,6 +1,7 @@
 """Saving in the background, from one process: the copy is what is saved, and no failure tears or loses more than it."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -89,7 +90,7 @@ def test_the_snapshot_is_the_state_of_its_step_and_the_same_as_a_synchronous_sav
     has_mutated.set()
     report = saving.wait(DEADLINE_S)
     assert report.durable_s >= report.staged_s
-    assert report.write_s > 0
+    assert report.commit_s > 0
     one, other = place.directory / str(report.id), tmp_path / "sync" / str(report.id)
     assert state_digest(one) == state_digest(other)
     assert (one / "shard-r00000.bin").read_bytes() == (other / "shard-r00000.bin").read_bytes()
@@ -271,3 +272,22 @@ def test_an_arena_is_shared_through_its_descriptor() -> None:
     joined.close()
     made.close()
     assert available_bytes() > 0
+
+
+def test_a_state_that_cannot_be_copied_costs_its_save_alone(place: Place) -> None:
+    # Laid out in another way than the file, it is brought into order first, which takes as much memory again.
+    place.model.append(torch.nn.Linear(5000, 5000, bias=False))
+    place.model[-1].weight = torch.nn.Parameter(torch.zeros(5000, 5000).t())
+    first = place.begin().wait(DEADLINE_S)
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (50 << 20), before[1]))
+    try:
+        saving = place.begin()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    with pytest.raises(CheckpointError, match="could not be copied"):
+        saving.wait(DEADLINE_S)
+    assert place.names() == [str(first.id)]
+    second = place.begin().wait(DEADLINE_S)
+    assert place.names() == [str(first.id), str(second.id)]

@@ -2,11 +2,13 @@
 
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from leaving_out import leave_out
 
+from resilient_launch.checkpoint.background.progress import Listener, Teller
 from resilient_launch.checkpoint.store.direct import write_image
 from resilient_launch.checkpoint.store.files import FileWriter
 from resilient_launch.core.errors import CheckpointError
@@ -47,7 +49,41 @@ def test_an_existing_file_is_never_written_to(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"mine"
 
 
-def test_an_abandoned_file_is_no_entry(tmp_path: Path) -> None:
+def test_nothing_is_written_before_it_is_in_place(tmp_path: Path) -> None:
+    data = bytearray(os.urandom(50_000))
+    image = image_of(bytes(50_000))
+    teller = Teller()
+    listener = Listener(teller.fd, lambda: False)
+
+    def copy() -> None:
+        for start in range(0, 50_000, 10_000):
+            image[start : start + 10_000] = data[start : start + 10_000]
+            teller.tell(start + 10_000)
+
+    with ThreadPoolExecutor(1) as pool:
+        entry = pool.submit(
+            write_image,
+            tmp_path,
+            "a",
+            image,
+            50_000,
+            algorithm="xxh3-128",
+            chunk_bytes=4096,
+            await_bytes=listener.await_bytes,
+        )
+        copy()
+        entry.result()
+    teller.close()
+    assert (tmp_path / "a").read_bytes() == data
+
+
+@pytest.mark.parametrize("ending", ["its copy was given up", "its training is gone"])
+def test_an_abandoned_file_is_no_entry(tmp_path: Path, ending: str) -> None:
+    teller = Teller()
+    teller.tell(4096)
+    if ending == "its copy was given up":
+        teller.give_up()
+    listener = Listener(teller.fd, lambda: ending == "its training is gone")
     with pytest.raises(CheckpointError, match="abandoned"):
         write_image(
             tmp_path,
@@ -56,5 +92,6 @@ def test_an_abandoned_file_is_no_entry(tmp_path: Path) -> None:
             9000,
             algorithm="xxh3-128",
             chunk_bytes=4096,
-            is_abandoned=lambda: True,
+            await_bytes=listener.await_bytes,
         )
+    teller.close()
