@@ -93,8 +93,8 @@ def _busy(directory: Path, rounds: int, num_queued: int) -> list[common.Goal]:
         for number in range(num_queued):
             slurm.run("sbatch", f"-N{1 + number % NUM_NODES}", f"--time={10 + number}", "--wrap=true")
         full = [_timed(held) for _ in range(rounds)]
-        queue = _timed(lambda: slurm.run("squeue"))
-        bare_s = statistics.median(_timed(_bare) for _ in range(rounds))
+        queue = min(_timed(lambda: slurm.run("squeue")) for _ in range(rounds))
+        bare_s = min(_timed(_bare) for _ in range(rounds))
         begun = time.perf_counter()
         slurm.run("scancel", blocker)
         while slurm.run("squeue", "-h").strip():

@@ -6,9 +6,8 @@ so that ``import resilient_launch`` itself stays quick and free of torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# What ``typing`` calls so; to import that costs more than the start of a command of the fake Slurm may.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from resilient_launch.checkpoint.sampler import ResumableSampler as ResumableSampler
     from resilient_launch.checkpoint.train_state import TrainState as TrainState
@@ -29,7 +28,9 @@ _HOMES = {
 __all__ = ["ResumableSampler", "Run", "Stopped", "TrainState", "attach"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    import importlib
+
     if name == "testing":
         return importlib.import_module("resilient_launch.testing")
     home = _HOMES.get(name)

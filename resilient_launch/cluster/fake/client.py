@@ -7,7 +7,6 @@ Start-up must stay close to a bare Python, so nothing but sys, os and built-in C
 from __future__ import annotations
 
 import _socket
-import array
 import os
 import sys
 import time
@@ -130,6 +129,8 @@ class _Session:
         if self._signals is None:
             connection.sendall(request)
             return
+        import array
+
         # The tasks write to srun's own files: it hands them over instead of copying every byte.
         handles = array.array("i", _open_handles())
         control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handles)]

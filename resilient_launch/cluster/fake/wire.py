@@ -5,7 +5,9 @@ Neither json nor socket is imported here: every Slurm command pays for this modu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _HEADER_BYTES = 4
 MAX_FRAME_BYTES = 64 * 1024 * 1024

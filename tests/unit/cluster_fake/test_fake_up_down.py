@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_lab import Lab, spec, wait_for
 
+import resilient_launch
 from resilient_launch.cluster.fake import proctree
 from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.core.errors import RefusedError, UnreachableError, UsageError
@@ -267,3 +269,12 @@ def test_an_idle_controller_uses_no_processor_time(lab: Lab) -> None:
         subprocess.run(["sleep", "5"], timeout=1.0, check=False)
     # A loop that polls would have woken up many times by now.
     assert switches() - before <= 2
+
+
+def test_a_command_starts_with_next_to_nothing_imported() -> None:
+    root = str(Path(resilient_launch.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {root!r}); import resilient_launch.cluster.fake.client; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert "resilient_launch.cluster.fake.wire" in loaded
+    assert not loaded & {"typing", "collections", "enum", "re", "socket", "json", "pathlib", "subprocess", "importlib"}

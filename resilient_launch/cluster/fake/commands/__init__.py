@@ -12,6 +12,8 @@ from resilient_launch.cluster.fake.lifecycle import Lifecycle
 from resilient_launch.cluster.fake.options import Option, OptionError, parse
 from resilient_launch.core.errors import UsageError
 
+_COLUMN = re.compile(r"%(\.?)(\d*)(.?)", re.DOTALL)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
@@ -101,24 +103,13 @@ def expand_nodes(program: str, text: str) -> tuple[str, ...]:
 
 def layout(format_text: str, fields: Mapping[str, str]) -> str:
     """Fill a ``%.8i``-style format: a width cuts and pads, a dot pads on the left."""
-    parts: list[str] = []
-    position = 0
-    while position < len(format_text):
-        character = format_text[position]
-        position += 1
-        if character != "%":
-            parts.append(character)
-            continue
-        right = format_text[position : position + 1] == "."
-        position += right
-        start = position
-        while position < len(format_text) and format_text[position].isdigit():
-            position += 1
-        width = int(format_text[start:position] or 0)
-        letter = format_text[position : position + 1]
-        position += 1
+
+    def column(match: re.Match[str]) -> str:
+        right, width, letter = match.groups()
         value = fields.get(letter, "%" if letter == "%" else "")
-        if width:
-            value = value[:width].rjust(width) if right else value[:width].ljust(width)
-        parts.append(value)
-    return "".join(parts)
+        if not width:
+            return value
+        value = value[: int(width)]
+        return value.rjust(int(width)) if right else value.ljust(int(width))
+
+    return _COLUMN.sub(column, format_text)
