@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilient_launch.checkpoint.index import INDEX_NAME, Chunk, Index, StoredTensor
-from resilient_launch.checkpoint.outcomes import OnEnd, SaveReport, Saving
+from resilient_launch.checkpoint.outcomes import OnEnd, Origin, SaveReport, Saving
 from resilient_launch.checkpoint.store import (
     Digesting,
     Facts,
@@ -170,6 +170,15 @@ class ArrayCheckpointer:
     def refusal(self) -> str:
         """Nothing keeps saves out of the background: they don't belong there."""
         return ""
+
+    @property
+    def origin(self) -> Origin:
+        """Shared storage: one process has no worker group to start again, and keeps nothing in memory for one."""
+        return Origin()
+
+    def keep(self, state: ArrayState) -> bool:
+        """Nothing is kept in memory."""
+        return False
 
     def warm_up(self, state: ArrayState) -> None:
         """Nothing to make ready."""
