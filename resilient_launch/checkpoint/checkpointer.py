@@ -47,6 +47,7 @@ class Checkpointer:
     to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy, which may go by
     ``metrics``: what they say at a save is saved with it. ``save_timeout_s`` bounds one save on every rank,
     ``load_timeout_s`` one restore. ``background`` is what ``begin_save`` saves with; it is closed with this object.
+    ``without_rename`` is for storage that has no atomic one: the manifest, put last, is what publishes.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
     as ``on_topology_change`` and ``on_code_change`` say; ``allow`` are other kinds of difference to accept; a code
@@ -77,6 +78,7 @@ class Checkpointer:
         allow: Collection[str] = (),
         digesting: Digesting | None = None,
         background: Background | None = None,
+        without_rename: bool = False,
     ) -> None:
         if board is None and world_size > 1:
             raise UsageError("a checkpointer of several ranks without a board", hint="give a StoreBoard to each")
@@ -88,7 +90,7 @@ class Checkpointer:
         self._save_timeout_s = save_timeout_s
         self._allow = frozenset(allow)
         self._digesting = digesting or Digesting()
-        self._background = background
+        self._background, self._without_rename = background, without_rename
         self._saving: Saving | None = None
         self._rounds = Rounds(board or LocalBoard(), rank=rank, world_size=world_size)
         self._last_round: dict[str, tuple[int, int]] = {}
@@ -312,7 +314,14 @@ class Checkpointer:
         """Write, publish and prune, straight from the training's own memory."""
         round_ = self._rounds.start(begun.round_name, self._save_timeout_s if timeout_s is None else timeout_s)
         published = publish_now(
-            self._directory, begun, round_, facts, self._digesting, rank=self._rank, world_size=self._world_size
+            self._directory,
+            begun,
+            round_,
+            facts,
+            self._digesting,
+            rank=self._rank,
+            world_size=self._world_size,
+            without_rename=self._without_rename,
         )
         elapsed_s = time.monotonic() - begun.started
         self._last_saved = begun.id
@@ -338,6 +347,7 @@ class Checkpointer:
             timeout_s=self._save_timeout_s if timeout_s is None else timeout_s,
             facts=facts,
             digesting=self._digesting,
+            without_rename=self._without_rename,
         )
 
     def _facts(self, staged: Capture, reason: str, metadata: Mapping[str, Any]) -> Facts:

@@ -12,7 +12,15 @@ from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankR
 
 
 def publish_now(
-    directory: Path, begun: Begun, round_: Round, facts: Facts, digesting: Digesting, *, rank: int, world_size: int
+    directory: Path,
+    begun: Begun,
+    round_: Round,
+    facts: Facts,
+    digesting: Digesting,
+    *,
+    rank: int,
+    world_size: int,
+    without_rename: bool,
 ) -> Published:
     """Write and publish together with the round's other ranks. Raises what ``publish`` raises."""
     staged = begun.capture
@@ -28,4 +36,13 @@ def publish_now(
     def merge(parts: list[Any]) -> dict[str, bytes]:
         return merge_parts(parts, staged.trees)
 
-    return publish(directory, begun.id, round_, write=write, merge=merge, facts=facts, digesting=digesting)
+    return publish(
+        directory,
+        begun.id,
+        round_,
+        write=write,
+        merge=merge,
+        facts=facts,
+        digesting=digesting,
+        without_rename=without_rename,
+    )

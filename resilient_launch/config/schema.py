@@ -74,6 +74,8 @@ class CheckpointConfig:
     local_every_steps: int | None = None
     """After how many steps each a copy goes into the nodes' memory, which a worker group that starts again there goes
     on from; takes memory of twice the state's size."""
+    commit_by: Literal["rename", "manifest"] = "rename"
+    """What a checkpoint appears by: one rename, or, on storage without an atomic one, its manifest, put last."""
     on_save_failure: Literal["stop", "warn"] = "warn"
     """What training does when a save failed; with ``warn`` it goes on, and saves again when the next one is due."""
 

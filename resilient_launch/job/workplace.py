@@ -134,6 +134,7 @@ class Workplace:
             "allowed": frozenset(claimed.checkpoints) if claimed else None,
             "passed_over": self._passed_over(),
             "metrics": self.metrics,
+            "without_rename": self.config.commit_by == "manifest",
         }
         if self.has_arrays:
             from resilient_launch.checkpoint.arrays import ArrayCheckpointer

@@ -158,6 +158,7 @@ class Writer:
                 facts=Facts(**job["facts"]),
                 digesting=digesting,
                 announce=announce,
+                without_rename=job["without_rename"],
             )
         except CheckpointError as error:
             return {"op": "failed", "error": error_to_json(error, round_.rank)}

@@ -45,6 +45,7 @@ class Job:
     timeout_s: float
     facts: Facts
     digesting: Digesting
+    without_rename: bool = False
 
 
 class Background:
@@ -180,6 +181,7 @@ class Background:
             "directory": str(job.directory),
             "round": job.round_name,
             "timeout_s": job.timeout_s,
+            "without_rename": job.without_rename,
             "is_kept": self._shelf is not None,
         }
 
