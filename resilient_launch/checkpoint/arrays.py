@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilient_launch.checkpoint.index import INDEX_NAME, Chunk, Index, StoredTensor
-from resilient_launch.checkpoint.outcomes import OnEnd, SaveReport, Saving
+from resilient_launch.checkpoint.outcomes import OnEnd, Origin, SaveReport, Saving
 from resilient_launch.checkpoint.store import (
     Digesting,
     Facts,
@@ -79,6 +79,7 @@ class ArrayCheckpointer:
         passed_over: Collection[str] = (),
         metrics: Mapping[str, float] | None = None,
         shard_of: Callable[[str], str] = lambda _: "shard-00000.bin",
+        without_rename: bool = False,
     ) -> None:
         self._directory, self._attempt, self._restart = directory, attempt, restart
         self._lineage = Lineage(
@@ -88,6 +89,7 @@ class ArrayCheckpointer:
             passed_over=passed_over,
         )
         self._code_version, self._shard_of = code_version, shard_of
+        self._without_rename = without_rename
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._metrics = metrics if metrics is not None else {}
         self._verified: set[CheckpointId] = set()
@@ -130,7 +132,15 @@ class ArrayCheckpointer:
             reason=reason,
             metadata=described(self._metrics),
         )
-        done = publish(self._directory, ident, self._round("save"), write=write, merge=merge, facts=facts)
+        done = publish(
+            self._directory,
+            ident,
+            self._round("save"),
+            write=write,
+            merge=merge,
+            facts=facts,
+            without_rename=self._without_rename,
+        )
         self._verified.add(ident)
         self._prune()
         return done
@@ -170,6 +180,15 @@ class ArrayCheckpointer:
     def refusal(self) -> str:
         """Nothing keeps saves out of the background: they don't belong there."""
         return ""
+
+    @property
+    def origin(self) -> Origin:
+        """Shared storage: one process has no worker group to start again, and keeps nothing in memory for one."""
+        return Origin()
+
+    def keep(self, state: ArrayState) -> bool:
+        """Nothing is kept in memory."""
+        return False
 
     def warm_up(self, state: ArrayState) -> None:
         """Nothing to make ready."""

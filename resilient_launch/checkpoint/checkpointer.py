@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.checkpoint.background.comeback import Here
 from resilient_launch.checkpoint.background.saving import Background, Job, Written
 from resilient_launch.checkpoint.comparing import Expectations, OnChange, own_versions
-from resilient_launch.checkpoint.dcp import StoreWriter, plan_save, read_tensors, report_tensors
-from resilient_launch.checkpoint.index import INDEX_NAME, Index
-from resilient_launch.checkpoint.merging import merge_parts
-from resilient_launch.checkpoint.outcomes import Begun, OnEnd, Restored, SaveReport, Saving
+from resilient_launch.checkpoint.foreground import publish_now
+from resilient_launch.checkpoint.outcomes import Begun, OnEnd, Origin, Restored, SaveReport, Saving, Tier
+from resilient_launch.checkpoint.restoring import Restorer
 from resilient_launch.checkpoint.store import (
     Board,
     Digesting,
     Facts,
     Lineage,
     LocalBoard,
-    OpenCheckpoint,
-    Published,
-    RankReport,
     Rounds,
-    Standing,
     Verdict,
     described,
     fence,
-    load,
     prune,
-    publish,
     sweep,
 )
-from resilient_launch.checkpoint.train_state import Capture, Loaded, TrainState
+from resilient_launch.checkpoint.train_state import Capture, TrainState
 from resilient_launch.core.errors import CheckpointError, UsageError
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.policy.retention import Policy, newest
@@ -52,6 +47,7 @@ class Checkpointer:
     to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy, which may go by
     ``metrics``: what they say at a save is saved with it. ``save_timeout_s`` bounds one save on every rank,
     ``load_timeout_s`` one restore. ``background`` is what ``begin_save`` saves with; it is closed with this object.
+    ``without_rename`` is for storage that has no atomic one: the manifest, put last, is what publishes.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
     as ``on_topology_change`` and ``on_code_change`` say; ``allow`` are other kinds of difference to accept; a code
@@ -82,6 +78,7 @@ class Checkpointer:
         allow: Collection[str] = (),
         digesting: Digesting | None = None,
         background: Background | None = None,
+        without_rename: bool = False,
     ) -> None:
         if board is None and world_size > 1:
             raise UsageError("a checkpointer of several ranks without a board", hint="give a StoreBoard to each")
@@ -90,22 +87,38 @@ class Checkpointer:
         self._rank, self._world_size = rank, world_size
         self._code_version = code_version
         self._policy = newest(keep) if isinstance(keep, int) else keep
-        self._allowed = None if allowed is None else frozenset(allowed)
-        self._passed_over = passed_over
-        self._save_timeout_s, self._load_timeout_s = save_timeout_s, load_timeout_s
-        self._expectations = Expectations(
-            world_size=world_size,
-            code_version=code_version,
-            on_topology_change=on_topology_change,
-            on_code_change=on_code_change,
-        )
+        self._save_timeout_s = save_timeout_s
         self._allow = frozenset(allow)
         self._digesting = digesting or Digesting()
-        self._background = background
+        self._background, self._without_rename = background, without_rename
         self._saving: Saving | None = None
         self._rounds = Rounds(board or LocalBoard(), rank=rank, world_size=world_size)
         self._last_round: dict[str, tuple[int, int]] = {}
-        self._verdicts: tuple[Verdict, ...] = ()
+        self._restorer = Restorer(
+            directory=directory,
+            lineage=Lineage(
+                run_id=run_id,
+                attempt=attempt,
+                allowed=None if allowed is None else frozenset(allowed),
+                passed_over=passed_over,
+            ),
+            expectations=Expectations(
+                world_size=world_size,
+                code_version=code_version,
+                on_topology_change=on_topology_change,
+                on_code_change=on_code_change,
+            ),
+            here=Here(
+                run_id=run_id,
+                attempt=attempt,
+                restart=restart,
+                code_version=code_version,
+                rank=rank,
+                world_size=world_size,
+            ),
+            start=lambda what: self._rounds.start(self._round_name(what), load_timeout_s),
+            prepare=self._prepare,
+        )
         self._is_prepared = False
         self._metrics = metrics if metrics is not None else {}
         self._trained_before_s = 0.0
@@ -127,7 +140,12 @@ class Checkpointer:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the last ``restore`` made of each checkpoint that it looked at, also where none was left."""
-        return self._verdicts
+        return self._restorer.verdicts
+
+    @property
+    def origin(self) -> Origin:
+        """Where the last ``restore`` took the state from, and why."""
+        return self._restorer.origin
 
     def save(
         self,
@@ -165,8 +183,6 @@ class Checkpointer:
         """
         begun, background = self._begin(state), self._background
         facts, ident = self._facts(begun.capture, reason, metadata or {}), begun.id
-        if background is None or in_foreground:
-            return self._save_now(begun, facts, timeout_s, on_end)
         saving = Saving(ident)
 
         def staged() -> None:
@@ -196,18 +212,19 @@ class Checkpointer:
                 # Whatever the caller's own code does, nobody waits for ever.
                 saving.settle(outcome)
 
-        job = Job(
-            directory=self._directory,
-            id=ident,
-            round_name=begun.round_name,
-            timeout_s=self._save_timeout_s if timeout_s is None else timeout_s,
-            facts=facts,
-            digesting=self._digesting,
-        )
-        tidy = self._prune if self._rank == 0 else lambda: None
-        if not background.begin(job, begun.capture, staged=staged, finish=finish, tidy=tidy):
-            return self._save_now(begun, facts, timeout_s, on_end)
-        return saving
+        with self._failing(begun.round_name):
+            has_begun = (
+                background is not None
+                and not in_foreground
+                and background.begin(
+                    self._job(state.step, begun.round_name, facts, timeout_s),
+                    begun.capture,
+                    staged=staged,
+                    finish=finish,
+                    tidy=self._prune if self._rank == 0 else lambda: None,
+                )
+            )
+        return saving if has_begun else self._save_now(begun, facts, timeout_s, on_end)
 
     @property
     def in_flight(self) -> Saving | None:
@@ -218,6 +235,17 @@ class Checkpointer:
     def refusal(self) -> str:
         """Why saves are not made in the background although they should be; empty where they are."""
         return self._background.refusal if self._background is not None else ""
+
+    def keep(self, state: TrainState) -> bool:
+        """Keep a copy of ``state`` in this node's memory, for a worker group that is started again here; whether it is.
+
+        Nothing is written and nobody waited for. Every rank must call it at the same step. Raises CheckpointError when
+        the state can't be saved at all.
+        """
+        if self._background is None:
+            return False
+        capture = state.capture(self._rank, self._world_size)
+        return self._background.keep(self._job(state.step, "", self._facts(capture, "memory", {})), capture)
 
     def warm_up(self, state: TrainState) -> None:
         """Get memory for the copies of a state like this one ready in the background, before the first is needed."""
@@ -246,45 +274,15 @@ class Checkpointer:
         to quarantine and the next older one is tried. Raises CheckpointError for a checkpoint that is sound but does
         not fit: ``allow`` may name the kinds of difference to accept (missing, unexpected, shape, dtype).
         """
-        allowed = self._allow | frozenset(allow)
-        round_ = self._rounds.start(self._round_name("load"), self._load_timeout_s)
-        self._prepare()
-
-        def read(checkpoint: OpenCheckpoint) -> tuple[Loaded, list[str]]:
-            index = Index.parse(checkpoint.read(INDEX_NAME))
-            current = state.capture(self._rank, self._world_size)
-            warnings = self._expectations.compare(checkpoint.manifest, current.layout)
-            destinations = state.destinations(
-                index, current, rank=self._rank, world_size=self._world_size, allow=allowed
-            )
-            read_tensors(checkpoint, index, destinations)
-            return Loaded(index=index, tensors=destinations, allow=allowed), warnings
-
-        lineage = Lineage(
-            run_id=self._run_id, attempt=self._attempt, allowed=self._allowed, passed_over=self._passed_over
-        )
-        choice = load(self._directory, lineage, round_, read)
-        self._verdicts = choice.verdicts
-        for verdict in choice.verdicts:
-            if verdict.standing is not Standing.CHOSEN:
-                _LOG.warning("checkpoint %s is %s: %s", verdict.name, verdict.standing, verdict.why)
-        if choice.manifest is None or choice.value is None:
+        found = self._restorer.restore(state, self._allow | frozenset(allow), self._background)
+        if found is None:
             return None
-        loaded, warnings = choice.value
-        warnings += state.load(loaded, rank=self._rank, world_size=self._world_size)
-        for warning in warnings:
-            _LOG.warning("%s", warning)
-        manifest = choice.manifest
-        self._resumed_from = manifest.id
-        self._verified.add(manifest.id)
-        self._trained_before_s, self._started = manifest.facts.training_s, time.monotonic()
-        return Restored(
-            id=manifest.id,
-            step=state.step,
-            manifest=manifest,
-            verdicts=choice.verdicts,
-            warnings=tuple(warnings),
-        )
+        origin = self._restorer.origin
+        if origin.tier is Tier.SHARED:
+            self._verified.add(found.id)
+        self._resumed_from = found.id if origin.is_durable else CheckpointId.parse(found.manifest.facts.parent or "")
+        self._trained_before_s, self._started = found.manifest.facts.training_s, time.monotonic()
+        return found
 
     def _begin(self, state: TrainState) -> Begun:
         """Collect what a save needs of the training, which must stand still from here on: nothing is copied yet."""
@@ -293,15 +291,21 @@ class Checkpointer:
         waited_s = time.monotonic() - started
         self._prepare()
         round_name = self._round_name("save", state.step)
-        try:
+        with self._failing(round_name):
             capture = state.capture(self._rank, self._world_size)
-        except CheckpointError as error:
-            if self._world_size == 1:
+        return Begun(
+            id=self._ident(state.step), started=started, waited_s=waited_s, round_name=round_name, capture=capture
+        )
+
+    @contextlib.contextmanager
+    def _failing(self, round_name: str) -> Iterator[None]:
+        """Whatever the user's own code or a device raises here fails the save, and the others don't wait for it."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, CheckpointError) and self._world_size == 1:
                 raise
-            # The others must not wait for this rank.
             raise self._rounds.start(round_name, 0.0).fail(error) from error
-        ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
-        return Begun(id=ident, started=started, waited_s=waited_s, round_name=round_name, capture=capture)
 
     def _save_now(self, begun: Begun, facts: Facts, timeout_s: float | None, on_end: OnEnd | None) -> Saving:
         saving = Saving(begun.id, 0.0)
@@ -318,7 +322,17 @@ class Checkpointer:
 
     def _write(self, begun: Begun, facts: Facts, timeout_s: float | None) -> SaveReport:
         """Write, publish and prune, straight from the training's own memory."""
-        published = self._write_and_commit(begun, facts, timeout_s)
+        round_ = self._rounds.start(begun.round_name, self._save_timeout_s if timeout_s is None else timeout_s)
+        published = publish_now(
+            self._directory,
+            begun,
+            round_,
+            facts,
+            self._digesting,
+            rank=self._rank,
+            world_size=self._world_size,
+            without_rename=self._without_rename,
+        )
         elapsed_s = time.monotonic() - begun.started
         self._last_saved = begun.id
         self._verified.add(begun.id)
@@ -332,26 +346,18 @@ class Checkpointer:
             pruned=pruned,
         )
 
-    def _write_and_commit(self, begun: Begun, facts: Facts, timeout_s: float | None) -> Published:
-        staged = begun.capture
+    def _ident(self, step: int) -> CheckpointId:
+        return CheckpointId(attempt=self._attempt, restart=self._restart, step=step)
 
-        def write(directory: Path) -> RankReport:
-            plan, planner = plan_save(
-                staged.tensors, rank=self._rank, world_size=self._world_size, pinned=staged.pinned
-            )
-            writer = StoreWriter(directory, rank=self._rank, digesting=self._digesting)
-            results = writer.write_data(plan, planner).wait()
-            assert writer.entry is not None
-            index: dict[str, Any] = {"tensors": report_tensors(results), "own": staged.own}
-            return RankReport(files=(writer.entry,), index={**index, "agreement": staged.agreement})
-
-        def merge(parts: list[Any]) -> dict[str, bytes]:
-            return merge_parts(parts, staged.trees)
-
-        deadline_s = self._save_timeout_s if timeout_s is None else timeout_s
-        round_ = self._rounds.start(begun.round_name, deadline_s)
-        return publish(
-            self._directory, begun.id, round_, write=write, merge=merge, facts=facts, digesting=self._digesting
+    def _job(self, step: int, round_name: str, facts: Facts, timeout_s: float | None = None) -> Job:
+        return Job(
+            directory=self._directory,
+            id=self._ident(step),
+            round_name=round_name,
+            timeout_s=self._save_timeout_s if timeout_s is None else timeout_s,
+            facts=facts,
+            digesting=self._digesting,
+            without_rename=self._without_rename,
         )
 
     def _facts(self, staged: Capture, reason: str, metadata: Mapping[str, Any]) -> Facts:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from resilient_launch.checkpoint.store import Manifest, Verdict
@@ -75,6 +76,26 @@ class Saving:
         """Say how it ended."""
         self._outcome = outcome
         self._over.set()
+
+
+class Tier(StrEnum):
+    """Where a state can be taken from."""
+
+    SHARED = "shared"
+    LOCAL = "local"
+    """The nodes' memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a restore took the state from; ``why`` is empty where memory was no question.
+
+    ``is_durable``: shared storage has that checkpoint too.
+    """
+
+    tier: Tier = Tier.SHARED
+    why: str = ""
+    is_durable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,6 +134,8 @@ def _all(stands: list[RunStatus]) -> str:
 
 
 def _lines(standing: RunStatus) -> Iterator[str]:
+    from resilient_launch.report.resumes import difference_lines, resume_lines
+
     reason = f" ({standing.reason})" if standing.reason else ""
     yield f"{standing.name}: {standing.state}{reason}, job {standing.job_id}"
     if standing.explanation:
@@ -150,6 +152,9 @@ def _lines(standing: RunStatus) -> Iterator[str]:
         yield f"newest checkpoint: {saved}"
     if standing.attempts:
         yield attempts_table(standing.attempts)
+        yield from resume_lines([each for row in standing.attempts for each in row.group_resumes])
+        for line in difference_lines([each for row in standing.attempts for each in row.differences]):
+            yield f"warning: {line}"
     if standing.error:
         yield standing.error
 

@@ -71,6 +71,11 @@ class CheckpointConfig:
     """How long one save may take before it is given up."""
     is_async: bool = True
     """Whether training goes on while a copy of its state is written; the copy takes memory of the state's size."""
+    local_every_steps: int | None = None
+    """After how many steps each a copy goes into the nodes' memory, which a worker group that starts again there goes
+    on from; takes memory of twice the state's size."""
+    commit_by: Literal["rename", "manifest"] = "rename"
+    """What a checkpoint appears by: one rename, or, on storage without an atomic one, its manifest, put last."""
     on_save_failure: Literal["stop", "warn"] = "warn"
     """What training does when a save failed; with ``warn`` it goes on, and saves again when the next one is due."""
 

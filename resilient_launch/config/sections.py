@@ -145,6 +145,8 @@ CHECKPOINT: Fields = {
     "allow": Field("allow", v.texts(v.choice(*ALLOWANCES), "[code, dtype]"), list),
     "save_timeout": Field("save_timeout_s", v.duration(1), format_duration),
     "async": Field("is_async", v.boolean),
+    "local_every_steps": Field("local_every_steps", v.integer(1)),
+    "commit_by": Field("commit_by", v.choice("rename", "manifest")),
     "on_save_failure": Field("on_save_failure", v.choice("stop", "warn")),
 }
 STAGGER: Fields = {

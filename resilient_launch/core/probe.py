@@ -49,6 +49,8 @@ class MountReport:
     """Whether a second node was kept out; None where no other node was asked."""
     rename_is_atomic: bool | None
     """Whether a reader always found the old file or the new one."""
+    renames_directories: bool | None
+    """Whether a directory can be renamed at all, as no object store's mount does in one step."""
     exclusive_create_is_honest: bool | None
     """Whether exactly one of several processes created each file."""
     listing_delay_s: float | None
@@ -80,6 +82,7 @@ def probe(directory: Path, *, remote: Sequence[str] = ()) -> MountReport:
             flock_excludes=_flock_excludes(place / "local", ()),
             flock_excludes_nodes=_flock_excludes(place / "remote", remote) if remote else None,
             rename_is_atomic=_rename_is_atomic(place),
+            renames_directories=_renames_directories(place),
             exclusive_create_is_honest=_create_is_honest(place),
             listing_delay_s=_listing_delay_s(place, remote),
             clock_offset_s=_clock_offset_s(place),
@@ -163,6 +166,17 @@ def _rename_is_atomic(place: Path) -> bool | None:
         temporary.write_text(str(number) * 4096)
         temporary.replace(target)
     return {"whole": True, "torn": False}.get(_answer(reader) or "")
+
+
+def _renames_directories(place: Path) -> bool:
+    before, after = place / "before", place / "after"
+    before.mkdir()
+    (before / "file").write_text("here")
+    try:
+        before.rename(after)
+    except OSError:
+        return False
+    return not os.path.lexists(before) and (after / "file").read_text() == "here"
 
 
 def _create_is_honest(place: Path) -> bool | None:

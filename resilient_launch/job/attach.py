@@ -40,5 +40,7 @@ def attach(
         from resilient_launch.job.rehearsal import Instructions
         from resilient_launch.job.rehearsed import RehearsedRun
 
+        # What is rehearsed is the resume from shared storage, which every other one falls back to.
+        found.goes_on_from_memory = False
         return RehearsedRun(found, Instructions.parse(found.paths.rehearsal.read_bytes()))
     return Run(found)

@@ -90,6 +90,11 @@ def own_address_towards(address: str) -> str:
             return socket.gethostname()
 
 
+def reachable_at(master: str) -> tuple[str, ...]:
+    """Where other nodes of a gang may reach this one, the interface that leads to their ``master`` first."""
+    return tuple(dict.fromkeys((own_address_towards(master), *own_addresses())))
+
+
 def first_reachable(addresses: tuple[str, ...], port: int, *, timeout_s: float = 5.0) -> str | None:
     """The first of ``addresses`` that accepts a connection on ``port``; None when none does."""
     for address in addresses:

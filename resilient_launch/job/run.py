@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.events import EventWriter
+from resilient_launch.job.error_file import write_error_file
 from resilient_launch.job.local_work import LocalWork
 from resilient_launch.job.once import Once
 from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
 from resilient_launch.job.rework import ReworkCheck
 from resilient_launch.job.saver import Saver
-from resilient_launch.job.workplace import Workplace, write_error_file
+from resilient_launch.job.workplace import Workplace
 
 if TYPE_CHECKING:
     from resilient_launch.checkpoint.arrays import ArrayState
+    from resilient_launch.checkpoint.outcomes import Origin
     from resilient_launch.checkpoint.train_state import TrainState
 
 WINDOW_STEPS = 50
@@ -60,6 +62,8 @@ class Run:
         self._mono0 = time.monotonic()
         self._saver = Saver(workplace, self._page, self._events)
         self._is_warm = False
+        config = workplace.config
+        self._local_every = config.local_every_steps if config.is_async else None
         self._stops_on_failure = workplace.config.on_save_failure == "stop"
         self._until: int | None = None
         self._local_work = LocalWork(self._page)
@@ -91,21 +95,22 @@ class Run:
         self._enter(Phase.RESTORE)
         restored = self._saver.checkpointer.restore(state)
         step = state.step
-        self._saver.restored(step, is_fresh=restored is None)
+        origin = self._saver.checkpointer.origin
+        self._saver.restored(step, is_saved=restored is not None and origin.is_durable)
         if self.rank == 0:
             for note in state.inexactness(self.world_size):
                 log.warning("%s", note)
-            self._tell_resume(step, str(restored.id) if restored is not None else None)
+            self._tell_resume(step, str(restored.id) if restored is not None else None, origin)
             self._rework = self._workplace.rework_check(step, self._events)
         return step
 
-    def _tell_resume(self, step: int, checkpoint: str | None) -> None:
+    def _tell_resume(self, step: int, checkpoint: str | None, origin: Origin) -> None:
         history = self._workplace.history()
         rework = max(history.last_step - step, 0)
         log.warning(
             "resume %s: attempt %d, SLURM_RESTART_COUNT %d, TORCHELASTIC_RESTART_COUNT %d, resume step %d, "
             "rework %d steps, world size %d, last end: %s",
-            f"from {checkpoint}" if checkpoint else "fresh",
+            f"from {checkpoint} ({origin.tier})" if checkpoint else "fresh",
             self.attempt,
             self._workplace.slurm_restart_count,
             self.restart,
@@ -124,6 +129,8 @@ class Run:
             torchelastic_restart_count=self.restart,
             last_cause=history.last_cause,
             checkpoint=checkpoint,
+            tier=origin.tier if checkpoint else None,
+            tier_why=origin.why,
         )
 
     def steps(self, state: TrainState | ArrayState, until: int) -> Iterator[int]:
@@ -184,6 +191,8 @@ class Run:
         every = self._workplace.every_steps
         if every and step % every == 0 and step > self._saver.begun_step and step > 0:
             self._save(state, Reason.STEPS)
+        if self._local_every and step % self._local_every == 0 and step > max(self._saver.begun_step, 0):
+            self._saver.keep(state)
         if self._stops_on_failure and self._saver.failure is not None:
             raise self._saver.failure
 

@@ -35,16 +35,16 @@ class Saver:
         self.failure: CheckpointError | None = None
         self._past: list[SaveTimes] = []
         self._is_warm = False
-        self._refusal = ""
+        self._refusal = self._spare_refusal = ""
 
     @property
     def checkpointer(self) -> Any:
         """A Checkpointer or an ArrayCheckpointer, as the state is."""
         return self._workplace.checkpointer
 
-    def restored(self, step: int, *, is_fresh: bool) -> None:
-        """Training goes on from ``step``, which is saved unless it is the run's beginning."""
-        if not is_fresh:
+    def restored(self, step: int, *, is_saved: bool) -> None:
+        """Training goes on from ``step``; not saved are the run's beginning, and what came from memory alone."""
+        if is_saved:
             self.begun_step = step
         self._page.saved_step = self.begun_step
         self._page.resume_step = step
@@ -99,6 +99,18 @@ class Saver:
             )
         if waits:
             saving.wait()
+
+    def keep(self, state: TrainState | ArrayState) -> None:
+        """Keep a copy of ``state`` in this node's memory, where there is room for it."""
+        try:
+            is_kept = self.checkpointer.keep(state)
+        except CheckpointError as error:
+            is_kept = False
+            log.error("this state can't be kept in memory: %s", error)
+        refusal = self.checkpointer.refusal
+        if not is_kept and refusal and refusal != self._spare_refusal:
+            self._spare_refusal = refusal
+            self._events.emit("decision", flush=True, what="no copy in the nodes' memory between saves", why=refusal)
 
     def save_before_leaving(self, state: TrainState | ArrayState, deadline: float) -> None:
         """The emergency save: a new one, or where that won't fit, the one in flight. Failures are in the events."""

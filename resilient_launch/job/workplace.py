@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -36,6 +35,7 @@ from resilient_launch.job.attempt import (
     record_end,
 )
 from resilient_launch.job.branches import read_branches
+from resilient_launch.job.context import reachable_at
 from resilient_launch.job.page import Action, Outcome, Page, Reason
 from resilient_launch.job.prospect import not_to_use
 from resilient_launch.job.rework import ReworkCheck, read_logged
@@ -76,6 +76,9 @@ class Workplace:
 
     writer_socket: Path | None = None
     """Where the node agent's checkpoint writer for this rank listens; None where the worker starts one itself."""
+
+    goes_on_from_memory = True
+    """Whether what lies in the nodes' memory is for the worker group that starts again there."""
 
     is_elastic = False
     """Whether the number of nodes, and so of ranks, may be another in every attempt."""
@@ -131,6 +134,7 @@ class Workplace:
             "allowed": frozenset(claimed.checkpoints) if claimed else None,
             "passed_over": self._passed_over(),
             "metrics": self.metrics,
+            "without_rename": self.config.commit_by == "manifest",
         }
         if self.has_arrays:
             from resilient_launch.checkpoint.arrays import ArrayCheckpointer
@@ -165,12 +169,16 @@ class Workplace:
         from resilient_launch.checkpoint.background.saving import Background
 
         num_sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        many_nodes = num_sharing < self.world_size
         return Background(
             board,
             rank=self.rank,
             world_size=self.world_size,
             socket=self.writer_socket,
             num_sharing=num_sharing,
+            has_spare=self.config.local_every_steps is not None,
+            is_left_behind=self.goes_on_from_memory,
+            addresses=reachable_at(os.environ["MASTER_ADDR"]) if many_nodes else ("127.0.0.1",),
         )
 
     def history(self) -> History:
@@ -377,20 +385,3 @@ def _kill_children() -> None:
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
-
-
-def write_error_file(error: BaseException) -> None:
-    """Leave the traceback where the elastic agent's format says, for the report of the first rank that failed."""
-    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not target:
-        return
-    text = "".join(traceback.format_exception(error))
-    message = {
-        "message": f"{type(error).__name__}: {error}",
-        "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))},
-    }
-    # Whole or not at all: the agent may be ending this process.
-    temporary = Path(f"{target}.{os.getpid()}")
-    with contextlib.suppress(OSError):
-        temporary.write_text(json.dumps({"message": message}))
-        temporary.rename(target)

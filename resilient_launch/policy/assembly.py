@@ -62,6 +62,7 @@ class AttemptTold:
     resumes: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[SavedCheckpoint] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)
+    rework: list[dict[str, Any]] = field(default_factory=list)
     notices: list[dict[str, Any]] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
     bands: list[StepBand] = field(default_factory=list)
@@ -124,6 +125,7 @@ def _take_group(told: AttemptTold, ranks: Iterable[Told], leader: Told | None, *
         if rank.resume is not None:
             told.resumes.append(rank.resume)
             resumed = rank.resume["resume_step"]
+        told.rework += [record for record in rank.others if record["kind"] == "rework"]
         if rank.curves.points:
             told.curves.append(rank.curves)
         marks += [(mark.at_s + rank.wall_s, mark) for mark in rank.checkpoints]

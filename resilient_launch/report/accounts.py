@@ -22,6 +22,7 @@ from resilient_launch.policy.partition import AttemptTimes, Label, Span
 from resilient_launch.policy.told import Curves, Damage
 from resilient_launch.report.allocation import Allocation, allocations
 from resilient_launch.report.reading import EventFile, event_files, read_file
+from resilient_launch.report.resumes import Difference, GroupResume, differences, group_resumes
 
 INTERRUPTIONS = frozenset(
     {Cause.PREEMPTED, Cause.MAINTENANCE, Cause.NODE_FAILURE, Cause.HANG, Cause.OUT_OF_MEMORY, Cause.CRASH}
@@ -113,6 +114,8 @@ class RunReport:
     bands: Mapping[int, Sequence[StepBand]] = field(default_factory=dict)
     curves: Sequence[tuple[int, Curves]] = ()
     decisions: Sequence[Mapping[str, Any]] = ()
+    group_resumes: Sequence[GroupResume] = ()
+    differences: Sequence[Difference] = ()
 
     @property
     def unit_seconds(self) -> dict[Label, float]:
@@ -208,6 +211,8 @@ def run_report(facts: RunFacts, *, since_s: float = -math.inf, in_full: bool = F
         bands={told.number: told.bands for told in told_all},
         curves=tuple((told.number, curves) for told in told_all for curves in told.curves),
         decisions=tuple(decision for told in told_all for decision in told.decisions),
+        group_resumes=group_resumes(resume for told in told_all for resume in told.resumes),
+        differences=differences(record for told in told_all for record in told.rework),
     )
 
 

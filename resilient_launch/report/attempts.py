@@ -11,6 +11,7 @@ from resilient_launch.core.causes import Cause
 from resilient_launch.core.events import read_events
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import Attempt, AttemptRecord, read_attempts, read_ends
+from resilient_launch.report.resumes import Difference, GroupResume, differences, group_resumes
 
 _LATEST_WINDOWS = 6
 
@@ -21,6 +22,7 @@ class AttemptRow:
 
     ``rework_steps`` are those it computed again; ``torchelastic_restart_count`` the worker-group restarts inside it.
     ``claimed_at`` is wall clock, ``step_s`` the duration of its latest steps, ``until_step`` the script's last one.
+    ``group_resumes`` are those of worker groups inside it, ``differences`` where rework came out otherwise.
     """
 
     number: int
@@ -38,6 +40,8 @@ class AttemptRow:
     claimed_at: float = 0.0
     step_s: float | None = None
     until_step: int | None = None
+    group_resumes: tuple[GroupResume, ...] = ()
+    differences: tuple[Difference, ...] = ()
 
 
 def attempt_rows(paths: RunPaths) -> list[AttemptRow]:
@@ -67,6 +71,8 @@ def _row(paths: RunPaths, attempt: Attempt, end: AttemptRecord | None) -> Attemp
         why=end.why if end else "",
         claimed_at=attempt.claimed_at,
         step_s=_step_s([event for event in events if event["kind"] == "window"][-_LATEST_WINDOWS:]),
+        group_resumes=group_resumes(events),
+        differences=differences(events),
         until_step=next(
             (int(event["until"]) for event in reversed(events) if event["kind"] == "phase" and "until" in event), None
         ),

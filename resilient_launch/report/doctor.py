@@ -16,6 +16,11 @@ from resilient_launch.report import surroundings
 SLOW_FSYNC_S = 0.5
 SLOW_LISTING_S = 5.0
 CLOCK_LIMIT_S = 5.0
+COPIES = frozenset(
+    f"fuse.{name}"
+    for name in ("s3fs", "goofys", "mountpoint-s3", "gcsfuse", "blobfuse", "blobfuse2", "rclone", "geesefs")
+)
+"""Mounts of object stores, where a rename of a directory is a copy of every file, if it is at all."""
 NOT_SHARED = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _TORCH = """
 import json, torch
@@ -103,8 +108,15 @@ def _storage(root: Path) -> Iterator[Finding]:
         "exclusive create, rename",
         "as they should be" if seen.exclusive_create_is_honest and seen.rename_is_atomic else "broken",
         _whole(seen.exclusive_create_is_honest, seen.rename_is_atomic),
-        "two agents may claim one attempt, and a checkpoint may be torn",
+        "two agents may claim one attempt, and what a reader finds may be torn",
         "another file system",
+    )
+    yield _judge(
+        "rename of a directory",
+        "in one step" if seen.renames_directories and probe.kind not in COPIES else "not to be had in one step",
+        seen.renames_directories and probe.kind not in COPIES,
+        "a checkpoint can't appear by a rename",
+        "checkpoint: {commit_by: manifest}",
     )
     yield _judge(
         "flock between processes",

@@ -42,6 +42,8 @@ def as_json(report: RunReport) -> dict[str, Any]:
             "range_90_s": [bound if math.isfinite(bound) else None for bound in report.mtbf_range_s],
         },
         "checkpoints": asdict(report.checkpoints),
+        "group_resumes": [asdict(each) for each in report.group_resumes],
+        "rework_differences": [asdict(each) for each in report.differences],
         "notes": [asdict(note) for note in notes(report)],
         "warnings": list(report.warnings),
         "damage": {**asdict(damage), "unknown_kinds": dict(damage.unknown_kinds)},

@@ -11,6 +11,7 @@ from resilient_launch.core.units import format_size
 from resilient_launch.policy.partition import Label
 from resilient_launch.report.accounts import AttemptAccount, RunReport
 from resilient_launch.report.notes import notes, short_duration
+from resilient_launch.report.resumes import difference_lines, resume_lines
 
 NAMES = {
     Label.QUEUE_WAIT: "queue wait",
@@ -117,6 +118,8 @@ def _lines(report: RunReport, style: Style) -> Iterator[str]:
     if report.attempts:
         yield ""
         yield from _attempts(report.attempts)
+        for line in resume_lines(report.group_resumes):
+            yield from _wrapped(line, "  ")
     yield ""
     yield from _failures(report)
     yield from _checkpoints(report)
@@ -244,7 +247,7 @@ def _checkpoints(report: RunReport) -> Iterator[str]:
 def caveats(report: RunReport) -> list[str]:
     """What qualifies the figures: damage, disagreement, what was not there."""
     damage = report.damage
-    found = list(report.warnings)
+    found = [*difference_lines(report.differences), *report.warnings]
     found += [f"attempt {each.number}: {each.disagreement}" for each in report.attempts if each.disagreement]
     sources = {each.source for each in report.attempts}
     if sources == {"events"}:

@@ -25,6 +25,7 @@ class Arena:
         self.mapped = mmap.mmap(fd, self.num_bytes)
         self.view = memoryview(self.mapped)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapped))
+        self.is_warm = False
 
     @classmethod
     def create(cls, num_bytes: int) -> Arena:
@@ -59,6 +60,7 @@ class Arena:
             # An older kernel: reading a byte of each page and writing it back does the same.
             page = self.view[start : start + count : mmap.PAGESIZE]
             page[:] = bytes(page)
+        self.is_warm = True
 
     def close(self) -> None:
         """Give up this process's share; the memory goes when nobody has it any more."""

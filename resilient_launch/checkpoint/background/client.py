@@ -25,6 +25,8 @@ from resilient_launch.core.errors import CheckpointError
 _MODULE = "resilient_launch.checkpoint.background.process"
 _START_S = 30.0
 _ARENA_S = 300.0
+_HELD_S = 20.0
+"""How long a writer may take to end the save of a process that is gone, before its snapshots are done without."""
 _PAUSE_S = 0.01
 _END_S = 5.0
 
@@ -60,7 +62,7 @@ class Client:
         self._own: subprocess.Popen[bytes] | None = None
         self._directory: str | None = None
         self._channel: Channel | None = None
-        self.arena: Arena | None = None
+        self.arenas: dict[int, Arena] = {}
         if path is None:
             # A socket's path must be short, which TMPDIR need not be.
             short = "/tmp" if os.access("/tmp", os.W_OK) else None
@@ -69,29 +71,42 @@ class Client:
             self._own = spawn(path)
         self.path = path
 
-    def prepare(self, num_bytes: int, num_sharing: int) -> Arena:
-        """An arena for at least ``num_bytes``, mapped here and warm; ``num_sharing`` ranks use this node's memory.
+    def prepare(self, num_bytes: int, num_sharing: int, slot: int = 0) -> Arena:
+        """Arena ``slot`` for at least ``num_bytes``, mapped here and warm; ``num_sharing`` ranks use the node's memory.
 
         Raises MemoryShortError and WriterGoneError.
         """
-        if self.arena is not None and self.arena.num_bytes >= num_bytes:
-            return self.arena
-        if self.arena is not None:
-            self.arena.close()
-            self.arena = None
+        known = self.arenas.get(slot)
+        if known is not None and known.num_bytes >= num_bytes:
+            return self._warm(slot, known)
+        if known is not None:
+            self.arenas.pop(slot).close()
         with self._answering() as channel:
-            channel.send({"op": "arena", "num_bytes": num_bytes, "num_sharing": num_sharing})
+            channel.send({"op": "arena", "num_bytes": num_bytes, "num_sharing": num_sharing, "slot": slot})
             answer, fd = channel.receive(_ARENA_S)
         if fd is None:
             raise MemoryShortError(answer["why"])
-        self.arena = Arena(fd)
+        self.arenas[slot] = Arena(fd)
+        return self._warm(slot, self.arenas[slot])
+
+    def held(self) -> dict[int, Arena]:
+        """The arenas that the writer has from the processes before this one. Raises WriterGoneError."""
+        with self._answering() as channel:
+            channel.send({"op": "held"})
+            for slot in channel.receive(_HELD_S)[0]["slots"]:
+                _, fd = channel.receive(_HELD_S)
+                if fd is not None:
+                    self.arenas[slot] = Arena(fd)
+        return self.arenas
+
+    def _warm(self, slot: int, arena: Arena) -> Arena:
         try:
-            self.arena.populate()
+            if not arena.is_warm:
+                arena.populate()
         except OSError as error:
-            self.arena.close()
-            self.arena = None
+            self.arenas.pop(slot).close()
             raise MemoryShortError(str(error)) from error
-        return self.arena
+        return arena
 
     def save(
         self,
@@ -140,9 +155,8 @@ class Client:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        if self.arena is not None:
-            self.arena.close()
-            self.arena = None
+        while self.arenas:
+            self.arenas.popitem()[1].close()
 
     def close(self) -> None:
         """Let go of the writer; one of our own ends."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from resilient_launch.checkpoint.background.arena import Arena, available_bytes
 from resilient_launch.checkpoint.background.progress import Listener
+from resilient_launch.checkpoint.background.shelf import Shelf, hash_image
 from resilient_launch.checkpoint.background.wire import Channel
 from resilient_launch.checkpoint.merging import merge_parts
 from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankReport, Rounds, publish
@@ -68,9 +69,9 @@ class RemoteBoard:
 class Writer:
     """Serves one connection after another. ``parent`` is the process that it ends with."""
 
-    def __init__(self, listener: socket.socket, parent: int) -> None:
-        self._listener, self._parent = listener, parent
-        self._arena: Arena | None = None
+    def __init__(self, listener: socket.socket, parent: int, shelf: Shelf) -> None:
+        self._listener, self._parent, self._shelf = listener, parent, shelf
+        self._arenas: dict[int, Arena] = {}
 
     def run(self) -> None:
         self._listener.settimeout(_LOOK_S)
@@ -91,9 +92,15 @@ class Writer:
                 message, fd = channel.receive(_LOOK_S)
             except TimeoutError:
                 continue
-            if fd is None:
-                self._give_arena(channel, int(message["num_bytes"]), int(message["num_sharing"]))
+            if message["op"] == "arena":
+                self._give_arena(channel, int(message["slot"]), int(message["num_bytes"]), int(message["num_sharing"]))
                 continue
+            if message["op"] == "held":
+                channel.send({"op": "held", "slots": list(self._arenas)})
+                for arena in self._arenas.values():
+                    channel.send({"op": "arena"}, arena.fd)
+                continue
+            assert fd is not None
             try:
                 rounds = rounds or Rounds(
                     RemoteBoard(channel), rank=int(message["rank"]), world_size=int(message["world_size"])
@@ -103,42 +110,43 @@ class Writer:
             finally:
                 os.close(fd)
 
-    def _give_arena(self, channel: Channel, num_bytes: int, num_sharing: int) -> None:
-        if self._arena is None or self._arena.num_bytes < num_bytes:
-            if self._arena is not None:
-                self._arena.close()
-            self._arena = None
+    def _give_arena(self, channel: Channel, slot: int, num_bytes: int, num_sharing: int) -> None:
+        if slot not in self._arenas or self._arenas[slot].num_bytes < num_bytes:
+            if slot in self._arenas:
+                self._arenas.pop(slot).close()
             left_bytes = int(_MOST_OF_MEMORY * available_bytes()) // num_sharing
             if num_bytes > left_bytes:
                 why = f"a snapshot needs {num_bytes} bytes of memory, {left_bytes} can be spared"
                 channel.send({"op": "refused", "why": why})
                 return
             try:
-                self._arena = Arena.create(num_bytes)
+                self._arenas[slot] = Arena.create(num_bytes)
             except OSError as error:
                 channel.send({"op": "refused", "why": str(error)})
                 return
-        channel.send({"op": "arena", "num_bytes": self._arena.num_bytes}, self._arena.fd)
+        channel.send({"op": "arena", "num_bytes": self._arenas[slot].num_bytes}, self._arenas[slot].fd)
 
     def _save(self, channel: Channel, rounds: Rounds, listener: Listener, job: dict[str, Any]) -> dict[str, Any]:
         written = 0.0
+        arena = self._arenas[job["slot"]]
+        chunks: tuple[str, ...] = ()
         ident = CheckpointId(attempt=job["attempt"], restart=job["restart"], step=job["step"])
         digesting = Digesting(algorithm=job["algorithm"], chunk_bytes=job["chunk_bytes"])
         round_ = rounds.start(job["round"], float(job["timeout_s"]))
 
         def write(directory: Path) -> RankReport:
-            nonlocal written
-            assert self._arena is not None
+            nonlocal written, chunks
             entry = write_image(
                 directory,
                 job["shard"],
-                self._arena.view,
+                arena.view,
                 job["num_bytes"],
                 algorithm=digesting.algorithm,
                 chunk_bytes=digesting.chunk_bytes,
                 await_bytes=listener.await_bytes,
             )
             written = time.monotonic()
+            chunks = entry.chunks
             return RankReport(files=(entry,), index=job["part"])
 
         def announce(published: Published) -> None:
@@ -155,13 +163,26 @@ class Writer:
                 facts=Facts(**job["facts"]),
                 digesting=digesting,
                 announce=announce,
+                without_rename=job["without_rename"],
             )
         except CheckpointError as error:
             return {"op": "failed", "error": error_to_json(error, round_.rank)}
         except Exception as error:
             # Whatever it is, it fails this save alone; the next one may find the world in better order.
             return {"op": "failed", "error": error_to_json(round_.fail(error), round_.rank)}
+        finally:
+            if job["is_kept"] and listener.is_whole(job["num_bytes"]):
+                self._shelve(job, arena, chunks)
         return {"op": "done"}
+
+    def _shelve(self, job: dict[str, Any], arena: Arena, chunks: tuple[str, ...]) -> None:
+        """Whatever became of the file, the snapshot is whole, and the next worker group may go on from it."""
+        chunks = chunks or hash_image(
+            arena.view, job["num_bytes"], algorithm=job["algorithm"], chunk_bytes=job["chunk_bytes"]
+        )
+        # Without a label it is not used, and that is all that is lost.
+        with contextlib.suppress(OSError):
+            self._shelf.put(job["slot"], job, chunks)
 
 
 def main(path: str, parent: int) -> None:
@@ -173,7 +194,7 @@ def main(path: str, parent: int) -> None:
     listener.bind(f"{path}.new")
     listener.listen()
     Path(f"{path}.new").rename(path)
-    Writer(listener, parent).run()
+    Writer(listener, parent, Shelf(Path(path))).run()
 
 
 if __name__ == "__main__":

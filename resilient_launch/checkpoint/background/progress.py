@@ -49,10 +49,20 @@ class Listener:
         with self._lock:
             if self._is_abandoned():
                 raise CheckpointError("the save was abandoned", why="the training that asked for it is gone")
-            while self._heard < num_bytes:
-                if select.select([self._fd], [], [], _LOOK_S)[0]:
-                    self._heard += os.eventfd_read(self._fd)
-                elif self._is_abandoned():
-                    raise CheckpointError("the save was abandoned", why="the training that asked for it is gone")
+            if not self._hear(num_bytes):
+                raise CheckpointError("the save was abandoned", why="the training that asked for it is gone")
             if self._heard >= _GIVEN_UP:
                 raise CheckpointError("the save was abandoned", why="the state could not be copied")
+
+    def is_whole(self, num_bytes: int) -> bool:
+        """Whether all ``num_bytes`` are in place, or come to be, even if the copying process is gone since."""
+        with self._lock:
+            return self._hear(num_bytes) and self._heard < _GIVEN_UP
+
+    def _hear(self, num_bytes: int) -> bool:
+        while self._heard < num_bytes:
+            if select.select([self._fd], [], [], _LOOK_S)[0]:
+                self._heard += os.eventfd_read(self._fd)
+            elif self._is_abandoned():
+                return False
+        return True

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.checkpoint.background.arena import Arena
 from resilient_launch.checkpoint.background.client import Client, MemoryShortError, WriterGoneError, gone_error
+from resilient_launch.checkpoint.background.peers import LOOPBACK
 from resilient_launch.checkpoint.background.progress import Teller
+from resilient_launch.checkpoint.background.shelf import NUM_SLOTS, Label, Shelf, hash_image
 from resilient_launch.checkpoint.background.staging import Stager
 from resilient_launch.checkpoint.dcp import shard_name
 from resilient_launch.checkpoint.store import Board, Digesting, Facts, Round
@@ -36,7 +40,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One save, as every rank knows it before it is staged."""
+    """One save, as every rank knows it before it is staged; of a snapshot that is not written, what it would be."""
 
     directory: Path
     id: CheckpointId
@@ -44,6 +48,7 @@ class Job:
     timeout_s: float
     facts: Facts
     digesting: Digesting
+    without_rename: bool = False
 
 
 class _Copy:
@@ -54,19 +59,40 @@ class _Copy:
 
 
 class Background:
-    """This rank's writer, its arena, and the save in flight, of which there is one at most.
+    """This rank's writer, its arenas, and the save in flight, of which there is one at most.
 
     ``socket`` is where a node agent's writer for this rank listens; None starts one that ends with this process.
-    ``num_sharing`` ranks share the node's memory. For the training thread alone.
+    ``num_sharing`` ranks share the node's memory. ``has_spare``: a second arena, for snapshots that are not written and
+    while one of them is being overwritten. ``is_left_behind``: snapshots in the memory of a node agent's writer are for
+    the worker group that starts again there. ``addresses`` are where the other ranks may reach this one. For the
+    training thread alone.
     """
 
     def __init__(
-        self, board: Board, *, rank: int, world_size: int, socket: Path | None = None, num_sharing: int = 1
+        self,
+        board: Board,
+        *,
+        rank: int,
+        world_size: int,
+        socket: Path | None = None,
+        num_sharing: int = 1,
+        has_spare: bool = False,
+        is_left_behind: bool = True,
+        addresses: Sequence[str] = (LOOPBACK,),
     ) -> None:
         self._board, self._rank, self._world_size, self._num_sharing = board, rank, world_size, num_sharing
-        self._stager = Stager(rank, world_size, num_sharing)
+        self.is_outlived = socket is not None and is_left_behind
+        """Whether the writer stays when this process goes, and with it what lies in its memory."""
+        num_slots = NUM_SLOTS if has_spare and self.is_outlived else 1
+        self._stagers = [Stager(rank, world_size, num_sharing) for _ in range(num_slots)]
         self._client: Client | None = Client(socket)
+        self._shelf = Shelf(socket) if socket is not None and is_left_behind else None
+        self.addresses = tuple(addresses)
+        self._newest_slot = self._saved_slot = num_slots - 1
+        self._num_captures = 0
         self._thread: threading.Thread | None = None
+        self._hashing: threading.Thread | None = None
+        self._lock = threading.RLock()
         self._refusal = ""
 
     @property
@@ -82,13 +108,12 @@ class Background:
     @property
     def arena_bytes(self) -> int:
         """Size of the memory that snapshots are copied into."""
-        arena = self._client.arena if self._client is not None else None
-        return arena.num_bytes if arena is not None else 0
+        return sum(arena.num_bytes for arena in self._client.arenas.values()) if self._client is not None else 0
 
     def warm_up(self, capture: Capture) -> None:
-        """Get the arena ready in a thread, so that the first save does not have to wait for it."""
-        num_bytes = self._stager.layout(capture).num_bytes
-        self._run(lambda: self._prepare(num_bytes))
+        """Get the arenas ready in a thread, so that the first save does not have to wait for it."""
+        num_bytes = self._stagers[0].layout(capture).num_bytes
+        self._run(lambda: [self._prepare(num_bytes, slot) for slot in range(len(self._stagers))])
 
     def begin(
         self,
@@ -106,27 +131,22 @@ class Background:
         success. Raises nothing for a want of memory: the save can still be made in the foreground.
         """
         self.join()
-        layout = self._stager.layout(capture)
-        client = self._prepare(layout.num_bytes)
-        if client is None or client.arena is None:
-            return False
-        message: dict[str, Any] = {
+        self._refusal = ""
+        self._num_captures += 1
+        while not self._has_room(capture, slot := self._beside(self._newest_slot)):
+            if slot == 0:
+                return False
+        client = self._client
+        assert client is not None
+        self._saved_slot = slot
+        message = {
+            **self._record(job, capture, slot),
             "op": "save",
-            "rank": self._rank,
-            "world_size": self._world_size,
             "directory": str(job.directory),
-            "attempt": job.id.attempt,
-            "restart": job.id.restart,
-            "step": job.id.step,
             "round": job.round_name,
             "timeout_s": job.timeout_s,
-            "facts": asdict(job.facts),
-            "algorithm": job.digesting.algorithm,
-            "chunk_bytes": job.digesting.chunk_bytes,
-            "shard": shard_name(self._rank),
-            "num_bytes": layout.num_bytes,
-            "trees": capture.trees if self._rank == 0 else {},
-            "part": {"tensors": layout.tensors, "own": capture.own, "agreement": capture.agreement},
+            "without_rename": job.without_rename,
+            "is_kept": self._shelf is not None,
         }
         copy = _Copy()
 
@@ -141,7 +161,7 @@ class Background:
 
         self._run(see_through)
         try:
-            self._stager.copy(capture, client.arena, copy.teller.tell)
+            self._copy(capture, slot, copy.teller.tell)
         except Exception:
             _LOG.exception("the state of step %d can't be copied", job.id.step)
             copy.teller.give_up()
@@ -153,6 +173,47 @@ class Background:
             copy.ended = time.monotonic()
             copy.is_over.set()
         return True
+
+    def keep(self, job: Job, capture: Capture) -> bool:
+        """Copy the state into this node's memory alone, for a worker group that starts again here; whether it was.
+
+        Never waits for a save in flight, whose copy stays as it is. Needs ``has_spare``: while one arena is overwritten
+        the other one holds a whole snapshot.
+        """
+        self._num_captures += 1
+        # The save in flight may find its writer dead, and would then let go of the arenas.
+        with self._lock:
+            shelf, is_idle = self._shelf, self.join(0.0)
+            slot = self._beside(self._newest_slot if is_idle else self._saved_slot)
+            if shelf is None or not self._has_spare or not self._has_room(capture, slot, may_ask=is_idle):
+                return False
+            arena = self._copy(capture, slot)
+            record = self._record(job, capture, slot)
+
+            def hash_and_label() -> None:
+                chunks = hash_image(
+                    arena.view,
+                    record["num_bytes"],
+                    algorithm=job.digesting.algorithm,
+                    chunk_bytes=job.digesting.chunk_bytes,
+                )
+                # Without a label it is not used, and that is all that is lost.
+                with contextlib.suppress(OSError):
+                    shelf.put(slot, record, chunks)
+
+            self._hashing = threading.Thread(target=hash_and_label, name="rlaunch-hash", daemon=True)
+            self._hashing.start()
+        return True
+
+    def kept(self) -> list[tuple[Label, Arena]]:
+        """Whole snapshots that worker groups before this one have left in the writer's memory.
+
+        Raises WriterGoneError, and OSError where the memory can't be mapped.
+        """
+        if self._shelf is None or self._client is None:
+            return []
+        arenas = self._client.held()
+        return [(label, arenas[label.slot]) for label in self._shelf.labels() if label.slot in arenas]
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the save in flight; whether it is over."""
@@ -169,7 +230,8 @@ class Background:
             # Its thread hears of it at once.
             self._client.kill_process()
             self.join()
-        self._stager.close()
+        self._end_hashing()
+        self._close_stagers()
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -179,15 +241,76 @@ class Background:
         self._thread = threading.Thread(target=act, name="rlaunch-save", daemon=True)
         self._thread.start()
 
-    def _prepare(self, num_bytes: int) -> Client | None:
+    @property
+    def _has_spare(self) -> bool:
+        return len(self._stagers) > 1
+
+    def _beside(self, slot: int) -> int:
+        """The other arena, or the only one."""
+        return (slot + 1) % len(self._stagers)
+
+    def _has_room(self, capture: Capture, slot: int, *, may_ask: bool = True) -> bool:
+        """Whether arena ``slot`` is large enough, or the writer, if it may be asked, makes it so.
+
+        A spare one that there is no memory for is given up.
+        """
+        self._end_hashing()
+        num_bytes = self._stagers[slot].layout(capture).num_bytes
+        known = self._client.arenas.get(slot) if self._client is not None else None
+        if known is not None and known.num_bytes >= num_bytes and known.is_warm:
+            return True
+        if not may_ask:
+            return False
+        if self._shelf is not None:
+            self._shelf.take_away(slot)
+        if self._prepare(num_bytes, slot) is not None:
+            return True
+        if slot > 0:
+            self._stagers.pop().close()
+            self._newest_slot = self._saved_slot = 0
+        return False
+
+    def _copy(self, capture: Capture, slot: int, progress: Callable[[int], object] = lambda num_bytes: None) -> Arena:
+        """Overwrite arena ``slot``, which there is; ``progress`` hears how far it is."""
+        assert self._client is not None
+        if self._shelf is not None:
+            self._shelf.take_away(slot)
+        arena = self._client.arenas[slot]
+        self._stagers[slot].copy(capture, arena, progress)
+        self._newest_slot = slot
+        return arena
+
+    def _record(self, job: Job, capture: Capture, slot: int) -> dict[str, Any]:
+        """What is in arena ``slot``, as JSON: all that the writer and a later worker group need to know of it."""
+        layout = self._stagers[slot].layout(capture)
+        return {
+            "slot": slot,
+            "number": self._num_captures,
+            "captured_at": time.time(),
+            "rank": self._rank,
+            "world_size": self._world_size,
+            "attempt": job.id.attempt,
+            "restart": job.id.restart,
+            "step": job.id.step,
+            "facts": asdict(job.facts),
+            "algorithm": job.digesting.algorithm,
+            "chunk_bytes": job.digesting.chunk_bytes,
+            "shard": shard_name(self._rank),
+            "num_bytes": layout.num_bytes,
+            "trees": capture.trees if self._rank == 0 else {},
+            "part": {"tensors": layout.tensors, "own": capture.own, "agreement": capture.agreement},
+        }
+
+    def _prepare(self, num_bytes: int, slot: int) -> Client | None:
         """The writer with an arena that is large enough; None, and ``refusal``, where there can't be one."""
         self._refusal = ""
         for _ in range(2):
             try:
                 client = self._client = self._client or Client()
-                if client.arena is None or client.arena.num_bytes < num_bytes:
-                    self._stager.close()
-                client.prepare(num_bytes, self._num_sharing)
+                known = client.arenas.get(slot)
+                if known is None or known.num_bytes < num_bytes:
+                    self._stagers[slot].close()
+                client.prepare(num_bytes, self._num_sharing, slot)
                 return client
             except MemoryShortError as error:
                 self._refusal = str(error)
@@ -199,11 +322,24 @@ class Background:
         return None
 
     def _drop(self) -> None:
-        self._stager.close()
-        if self._client is not None:
-            self._client.kill_process()
-            self._client.close()
-            self._client = None
+        with self._lock:
+            self._end_hashing()
+            self._close_stagers()
+            # Whoever comes after this process can't reach a writer of its own.
+            self._shelf = None
+            if self._client is not None:
+                self._client.kill_process()
+                self._client.close()
+                self._client = None
+
+    def _close_stagers(self) -> None:
+        for stager in self._stagers:
+            stager.close()
+
+    def _end_hashing(self) -> None:
+        if self._hashing is not None:
+            self._hashing.join()
+            self._hashing = None
 
     def _publish(
         self,

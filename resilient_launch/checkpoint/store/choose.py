@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from resilient_launch.checkpoint.store import in_place
 from resilient_launch.checkpoint.store.board import LocalBoard
 from resilient_launch.checkpoint.store.errors import (
     DamagedError,
@@ -149,11 +150,12 @@ def published(directory: Path) -> list[CheckpointId]:
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        found = [ident for name in names if (ident := CheckpointId.parse(name)) is not None]
+        return sorted((ident for ident in found if in_place.is_published(directory / str(ident))), reverse=True)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise read_error(error, directory) from error
-    return sorted((ident for name in names if (ident := CheckpointId.parse(name)) is not None), reverse=True)
 
 
 def open_checkpoint(path: Path, run_id: str = "") -> OpenCheckpoint:

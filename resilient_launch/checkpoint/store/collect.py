@@ -53,7 +53,7 @@ def _fate(
     with_quarantined: bool,
 ) -> Fate:
     if each.standing is Standing.UNFINISHED:
-        goes = is_idle or not each.name.startswith(".tmp-")
+        goes = is_idle or each.name.startswith((".fenced-", ".trash-"))
         return Fate(found=each, goes=goes, why="nobody will finish it" if goes else "an attempt may be writing it")
     if each.standing is Standing.QUARANTINED:
         why = "in quarantine" if with_quarantined else "in quarantine: kept for a diagnosis, unless --quarantined"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.checkpoint.store import in_place
 from resilient_launch.checkpoint.store.board import LocalBoard
 from resilient_launch.checkpoint.store.errors import FencedError, write_error
 from resilient_launch.checkpoint.store.files import DEFAULT_CHUNK_BYTES, FileWriter
@@ -29,6 +30,7 @@ from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
 
 LATEST_NAME = "LATEST"
+_OWN_NAMES = {in_place.BEGUN_NAME, in_place.REVOKED_NAME}
 _COMMIT_SHARE, _LEAST_COMMIT_S = 0.2, 5.0
 """How much longer than rank 0 the other ranks wait, for its checks, manifest and rename."""
 
@@ -72,6 +74,7 @@ def publish(
     facts: Facts,
     digesting: Digesting | None = None,
     announce: Callable[[Published], None] = lambda published: None,
+    without_rename: bool = False,
 ) -> Published:
     """Write one checkpoint together with the round's other ranks; the same call on every rank.
 
@@ -79,6 +82,7 @@ def publish(
     small files that rank 0 adds. Raises CheckpointError on every rank when any rank failed: then nothing is published,
     the space is given back and older checkpoints are untouched. Raises FencedError when a newer attempt took over.
     ``announce`` is called as soon as it is durable, before what no save depends on is brought up to date.
+    ``without_rename``: everything is written under the final name, and the manifest, put last, is what publishes.
     """
     digesting = digesting or Digesting()
     if not round_.is_coordinator:
@@ -93,7 +97,7 @@ def publish(
         return published
 
     with _failing(round_):
-        temporary = _begin(directory, ident)
+        temporary = _begin(directory, ident, without_rename=without_rename)
     try:
         round_.share("plan", {"directory": temporary.name})
         with _failing(round_):
@@ -120,7 +124,8 @@ def publish(
     round_.share("outcome", {"uuid": manifest.uuid, "num_bytes": manifest.num_bytes})
     # The pointer is a convenience for people; a checkpoint that is published stays published without it.
     with contextlib.suppress(OSError):
-        replace_file(directory / LATEST_NAME, f"{ident}\n".encode())
+        if not without_rename:
+            replace_file(directory / LATEST_NAME, f"{ident}\n".encode())
     return published
 
 
@@ -131,6 +136,7 @@ def write_buffers(
     facts: Facts | None = None,
     *,
     digesting: Digesting | None = None,
+    without_rename: bool = False,
 ) -> Published:
     """Publish named buffers as the files of one checkpoint, from a single process and without torch."""
     digesting = digesting or Digesting()
@@ -145,7 +151,14 @@ def write_buffers(
 
     alone = Round(LocalBoard(), str(ident), rank=0, world_size=1, deadline_s=0.0)
     return publish(
-        directory, ident, alone, write=write, merge=lambda _: {}, facts=facts or Facts(), digesting=digesting
+        directory,
+        ident,
+        alone,
+        write=write,
+        merge=lambda _: {},
+        facts=facts or Facts(),
+        digesting=digesting,
+        without_rename=without_rename,
     )
 
 
@@ -161,11 +174,15 @@ def _failing(round_: Round) -> Iterator[None]:
         raise
 
 
-def _begin(directory: Path, ident: CheckpointId) -> Path:
-    _refuse_taken(directory / str(ident))
-    temporary = directory / temporary_name(ident)
+def _begin(directory: Path, ident: CheckpointId, *, without_rename: bool) -> Path:
+    final = directory / str(ident)
+    _refuse_taken(final)
+    temporary = final if without_rename else directory / temporary_name(ident)
     try:
-        temporary.mkdir(0o755)
+        if without_rename:
+            in_place.begin(final)
+        else:
+            temporary.mkdir(0o755)
     except OSError as error:
         raise write_error(error, "checkpoint directory can't be created", temporary) from error
     return temporary
@@ -190,11 +207,11 @@ def _is_gone(temporary: Path) -> bool:
     """Whether the directory was taken away; a storage that does not say has not lost it."""
     try:
         temporary.lstat()
+        return in_place.is_revoked(temporary)
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
         return False
-    return False
 
 
 def _gone(temporary: Path) -> CheckpointError:
@@ -202,7 +219,7 @@ def _gone(temporary: Path) -> CheckpointError:
         "the checkpoint was not published",
         where=str(temporary),
         why="its temporary directory was taken away: a newer attempt of the run has started"
-        if os.path.lexists(temporary.parent / fenced_name(temporary.name))
+        if os.path.lexists(temporary.parent / fenced_name(temporary.name)) or os.path.lexists(temporary)
         else "its temporary directory is gone: a newer attempt of the run has started, or somebody removed it",
         hint="let this attempt end; the newer one resumes from the last published checkpoint",
     )
@@ -215,7 +232,7 @@ def _check_shards(temporary: Path, reports: list[RankReport]) -> list[FileEntry]
     if len(set(names)) != len(names):
         raise CheckpointError("two ranks wrote the same file", where=str(temporary), why=f"files are {sorted(names)}")
     try:
-        present = {path.name for path in temporary.iterdir() if not path.name.startswith(".nfs")}
+        present = {path.name for path in temporary.iterdir() if not path.name.startswith(".nfs")} - _OWN_NAMES
         for entry in entries:
             # Opening asks a network file system's server, where listing may answer from a cache.
             with (temporary / entry.name).open("rb") as file:
@@ -247,7 +264,10 @@ def _write_rest(temporary: Path, extra: Mapping[str, bytes], digesting: Digestin
 
 
 def commit_directory(temporary: Path, final: Path, manifest: Manifest) -> None:
-    """Publish a directory whose files are durable: its manifest, then one rename to a name that never existed."""
+    """Publish a directory whose files are durable: its manifest, then one rename to a name that never existed.
+
+    One that has its final name already is published by the manifest alone.
+    """
     try:
         write_file(temporary / MANIFEST_NAME, manifest.render())
         fsync_dir(temporary)
@@ -255,6 +275,11 @@ def commit_directory(temporary: Path, final: Path, manifest: Manifest) -> None:
         if _is_gone(temporary):
             raise _gone(temporary) from error
         raise write_error(error, "checkpoint manifest can't be written", temporary) from error
+    if temporary == final:
+        # A newer attempt revokes what has no manifest, and then lists what has one: it has seen this one or revoked it.
+        if _is_gone(final):
+            raise _gone(final)
+        return
     _refuse_taken(final)
     try:
         temporary.rename(final)

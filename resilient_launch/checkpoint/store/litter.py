@@ -15,6 +15,7 @@ import secrets
 import shutil
 from pathlib import Path
 
+from resilient_launch.checkpoint.store import in_place
 from resilient_launch.core.durable import fsync_dir
 from resilient_launch.core.ids import CheckpointId
 
@@ -47,16 +48,22 @@ def quarantined(name: str) -> CheckpointId | None:
 def fence(directory: Path, attempt: int, restart: int = 0) -> list[str]:
     """Take the temporary directories of everyone older than (attempt, worker-group restart) away from their writers.
 
-    A writer that was stopped before its rename, and goes on an hour later, then finds nothing to publish. Returns the
-    new names. Called by whoever claims an attempt, before it lists the checkpoints that it may use.
+    A writer that was stopped before its rename, and goes on an hour later, then finds nothing to publish; where there
+    is no rename, what it has begun is revoked. Returns the names that they have now. Called by whoever claims an
+    attempt, before it lists the checkpoints that it may use.
     """
     fenced = []
     for name in _names(directory):
         match = _HIDDEN.fullmatch(name)
-        if match is None or match[1] != "tmp":
+        if match is not None and match[1] != "tmp":
             continue
-        ident = CheckpointId.parse(match[2])
+        ident = CheckpointId.parse(match[2] if match is not None else name)
         if ident is None or (ident.attempt, ident.restart) >= (attempt, restart):
+            continue
+        if match is None:
+            path = directory / name
+            if in_place.is_unfinished(path) and in_place.revoke(path, "fenced"):
+                fenced.append(name)
             continue
         # ENOENT: the writer published or removed it first, or another claimant was faster.
         with contextlib.suppress(FileNotFoundError):
@@ -71,12 +78,16 @@ def sweep(directory: Path) -> list[str]:
     """Remove what fencing and pruning left behind, as far as possible. Returns the names that are gone.
 
     Only names that no living writer can publish are touched: ``.fenced-*`` and ``.trash-*``, never ``.tmp-*`` of a
-    checkpoint.
+    checkpoint, and what was begun in place and is revoked without a manifest.
     """
     gone = []
     for name in _names(directory):
         match = _HIDDEN.fullmatch(name)
-        if match is not None and match[1] != "tmp":
+        if CheckpointId.parse(name) is not None:
+            with contextlib.suppress(OSError):
+                if in_place.is_over(directory / name):
+                    in_place.remove(directory / name)
+        elif match is not None and match[1] != "tmp":
             # NFS keeps .nfsXXXX files of a directory that somebody still has open; the next start tries again.
             _remove(directory / name)
         elif _POINTER.fullmatch(name):
@@ -94,6 +105,9 @@ def discard(path: Path) -> bool:
 
     Never raises: it runs where another error is already on its way, or where only space is at stake.
     """
+    with contextlib.suppress(OSError):
+        if in_place.is_in_place(path):
+            return in_place.remove(path)
     stem = re.sub(r"^\.tmp-|-[0-9a-f]+$", "", path.name) if path.name.startswith(".tmp-") else path.name
     trash = path.with_name(f".trash-{stem}-{secrets.token_hex(6)}")
     try:
@@ -111,14 +125,20 @@ def discard_unpublished(directory: Path, ident: CheckpointId) -> None:
             match = _HIDDEN.fullmatch(name)
             if match is not None and match[1] == "tmp" and match[2] == str(ident):
                 discard(directory / name)
+        path = directory / str(ident)
+        if in_place.is_unfinished(path):
+            in_place.remove(path)
 
 
 def quarantine(path: Path, suffix: str) -> str | None:
     """Rename a published checkpoint to ``<name>.<suffix>``, or ``.<suffix>-1`` and so on where that is taken.
 
     Returns the new name; None when somebody else was faster or the mount does not allow it: the caller goes on to the
-    next checkpoint in any case.
+    next checkpoint in any case. What was begun in place stays there and is revoked.
     """
+    with contextlib.suppress(OSError):
+        if in_place.is_in_place(path):
+            return f"{path.name}/{in_place.REVOKED_NAME}" if in_place.revoke(path, suffix) else None
     for number in range(1000):
         target = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number else ""))
         if os.path.lexists(target):

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from resilient_launch.checkpoint.store import in_place
 from resilient_launch.checkpoint.store.choose import Lineage, Standing, open_checkpoint, published
 from resilient_launch.checkpoint.store.errors import (
     DamagedError,
@@ -98,14 +99,24 @@ def _rest(directory: Path) -> list[Found]:
         return []
     found = []
     for name in names:
-        ident = quarantined(name)
-        if ident is None and not is_unfinished(name):
+        path = directory / name
+        ident = quarantined(name) or _revoked(path)
+        if ident is None and not is_unfinished(name) and not _is_begun(path):
             continue
         standing = Standing.UNFINISHED if ident is None else Standing.QUARANTINED
         why = "being written, or left behind by a writer that died" if ident is None else "put aside, never loaded"
-        path = directory / name
         found.append(Found(name=name, path=path, id=ident, standing=standing, why=why, num_bytes=size_of(path)))
     return found
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether something was begun here under a checkpoint's own name, and is none yet."""
+    return CheckpointId.parse(path.name) is not None and not in_place.is_published(path)
+
+
+def _revoked(path: Path) -> CheckpointId | None:
+    """The checkpoint that was finished in place and does not count any more."""
+    return CheckpointId.parse(path.name) if _is_begun(path) and in_place.is_finished(path) else None
 
 
 def size_of(path: Path) -> int:

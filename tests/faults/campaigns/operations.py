@@ -19,7 +19,9 @@ from tests.faults.campaigns.tracing import DONE, RAISED, Ended
 
 NOTHING: CheckpointId | None = None
 
-_IS_LOST = re.compile(r"\b(write|pwrite64|fsync|fdatasync|ftruncate)\(.*/\.tmp-step-.*= -1 (?!EINTR).*\(INJECTED\)")
+_IS_LOST = re.compile(
+    r"\b(write|pwrite64|fsync|fdatasync|ftruncate)\(.*/(?:\.tmp-)?step-.*= -1 (?!EINTR).*\(INJECTED\)"
+)
 """A failure of what makes a checkpoint durable; one that a signal caused is simply tried again."""
 
 
@@ -104,6 +106,7 @@ class Prune:
         for each in there:
             files = {path.name: path.read_bytes() for path in (place / str(each)).iterdir()}
             files.pop("MANIFEST.json", None)
+            files.pop(".begun", None)
             hold(files == self.shape.content(each), f"a part of {each} is visible", sorted(files))
         self.act(place)
         hold(set(store.published(place)) == set(self.kept), "the next pass leaves more", store.published(place))
@@ -212,6 +215,8 @@ def torch_free(*, is_long: bool) -> Sequence[Operation]:
         Load(is_damaged=True),
         Claim(),
         Save(shape=Shape(ranks=2, files=1, num_bytes=9000, chunk_bytes=4096, is_image=True)),
+        Save(shape=Shape(ranks=2, files=1, in_place=True)),
+        Prune(shape=Shape(in_place=True), name="retention-in-place"),
     ]
     if is_long:
         megabyte = 1 << 20

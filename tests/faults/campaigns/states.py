@@ -24,7 +24,8 @@ INDEX = "index.json"
 class Shape:
     """How a state lies in files: ``files`` files of ``num_bytes`` bytes from each of ``ranks`` ranks, and an index.
 
-    An ``is_image`` is written as the background writer does it: past the page cache, from a thread.
+    An ``is_image`` is written as the background writer does it: past the page cache, from a thread. ``in_place``: as
+    on storage without an atomic rename.
     """
 
     ranks: int = 1
@@ -32,9 +33,11 @@ class Shape:
     num_bytes: int = 3000
     chunk_bytes: int = 1 << 16
     is_image: bool = False
+    in_place: bool = False
 
     def __str__(self) -> str:
-        return f"{'image-' if self.is_image else ''}{self.ranks}x{self.files}x{self.num_bytes}/{self.chunk_bytes}"
+        kind = f"{'image-' if self.is_image else ''}{'in-place-' if self.in_place else ''}"
+        return f"{kind}{self.ranks}x{self.files}x{self.num_bytes}/{self.chunk_bytes}"
 
     def share(self, ident: CheckpointId, rank: int) -> dict[str, bytes]:
         """One rank's files."""
@@ -96,7 +99,16 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
         round_ = Round(board, str(ident), rank=rank, world_size=shape.ranks, deadline_s=1.0)
         facts = Facts(world_size=shape.ranks)
         merge = lambda parts: {INDEX: json.dumps(parts).encode()}  # noqa: E731
-        store.publish(directory, ident, round_, write=write, merge=merge, facts=facts, digesting=digesting)
+        store.publish(
+            directory,
+            ident,
+            round_,
+            write=write,
+            merge=merge,
+            facts=facts,
+            digesting=digesting,
+            without_rename=shape.in_place,
+        )
 
     digesting = store.Digesting(chunk_bytes=shape.chunk_bytes)
     others = {f"{ident}/report/{rank}": (lambda rank=rank: publish(board, rank)) for rank in range(1, shape.ranks)}

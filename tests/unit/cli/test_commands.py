@@ -158,6 +158,8 @@ def test_status_json_is_one_object_with_a_schema(line: CommandLine) -> None:
         "claimed_at",
         "step_s",
         "until_step",
+        "group_resumes",
+        "differences",
     }
     everything = json.loads(line.run("status", "--json").stdout)
     assert everything["schema"] == 1 and everything["runs"] == [answer | {"checkpoint_age_s": None}]

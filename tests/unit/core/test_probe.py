@@ -49,6 +49,7 @@ def test_what_was_found_decides_the_lock() -> None:
         flock_excludes=True,
         flock_excludes_nodes=None,
         rename_is_atomic=True,
+        renames_directories=True,
         exclusive_create_is_honest=True,
         listing_delay_s=0.0,
         clock_offset_s=0.0,

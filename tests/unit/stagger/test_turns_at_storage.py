@@ -269,6 +269,7 @@ def test_what_a_probe_found_decides_the_lock(tmp_path: Path, kind: LockKind) -> 
         flock_excludes=kind is LockKind.FLOCK,
         flock_excludes_nodes=None,
         rename_is_atomic=True,
+        renames_directories=True,
         exclusive_create_is_honest=kind is not LockKind.NONE,
         listing_delay_s=0.0,
         clock_offset_s=0.0,

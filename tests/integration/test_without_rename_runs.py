@@ -1,0 +1,35 @@
+"""A run whose checkpoints are published by their manifests alone: killed, preempted, and equal to the whole one."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from integration_bench import RunBench
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_on_storage_without_rename_ends_as_the_undisturbed_one(
+    bench: RunBench, reference: Callable[[int], str]
+) -> None:
+    faults = [{"at": {"step": 60}, "do": "kill-worker", "rank": 1}, {"at": {"step": 150}, "do": "preempt"}]
+    config = bench.config(
+        "manifests",
+        ["--step-s", "0.02"],
+        workers_per_node=2,
+        checkpoint={"every": "40 steps", "commit_by": "manifest", "keep": 2},
+        faults=faults,
+    )
+    done = bench.rlaunch("submit", str(config), "--wait")
+    assert done.returncode == 0, bench.trace("manifests")
+    assert bench.digest("manifests") == reference(2)
+    assert [int(event["attempt"]) for event in bench.events("manifests", "resume")] == [0, 0, 1]
+    directory = bench.paths("manifests").checkpoints
+    left = list(directory.iterdir())
+    # The two that are to be kept, and the one that training was resumed from.
+    assert len(left) == 3
+    # Nothing has ever moved, and nothing but whole checkpoints is left.
+    assert all((path / ".begun").exists() and (path / "MANIFEST.json").exists() for path in left)
+    verified = bench.rlaunch("ckpt", "verify", "manifests", "--json")
+    assert verified.returncode == 0
+    assert json.loads(verified.stdout)["is_intact"] is True
