@@ -84,7 +84,7 @@ rehearse: install
 	$(BIN)/python -m pytest tests/rehearsals
 
 bench: install
-	@for name in startup fake step_loop crash stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+	@for name in startup fake step_loop crash interval simulate stagger report; do $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache *.egg-info

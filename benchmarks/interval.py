@@ -4,7 +4,7 @@
 ended by themselves (censored), notices, and a prior that is wrong; after 5 and after 10 observed failures the regret is
 what the interval adds to the oracle's overhead: time on the nodes beyond the useful, over the useful. That includes
 restarts, which no interval saves; ``without_restarts`` has the regret where they cost nothing. ``--drift`` is the
-factor that the rate changes by at most, up or down, over ten MTBFs.
+factor that the rate changes by at most, up or down, over ten MTBFs. Exits with 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -172,7 +173,7 @@ def measure(num_scenarios: int, seed: int, max_drift: float = 1.5) -> dict[str, 
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--quick", action="store_true", help="200 scenarios instead of 2000")
@@ -180,15 +181,17 @@ def main() -> None:
     parser.add_argument("--drift", type=float, default=1.5)
     options = parser.parse_args()
     result = measure(200 if options.quick else 2000, options.seed, options.drift)
+    is_met = all(goal["met"] for goal in result["goals"])
     if options.json:
         print(json.dumps(result))
-        return
+        return 0 if is_met else 1
     for goal in result["goals"]:
         against = ", ".join(f"{name} {value:.1%}" for name, value in goal["against"].items())
         strict = result["regret"][goal["failures"]]["self_solved_without_restarts"]
         print(f"{goal['name']}: {goal['value']:.2%}, goal {goal['goal']:.0%}, met: {goal['met']}")
         print(f"  {against}; ours without restarts {strict:.2%}")
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,6 +16,10 @@ _PLAIN = {"good": "ok", "bad": "NO", "unknown": "??"}
 def doctor(
     root: Root = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Also ask Slurm's controller for its settings.")] = False,
+    from_nodes: Annotated[
+        str,
+        typer.Option("--from-nodes", metavar="NODES", help="Let these nodes look at the storage too: n[1-2]."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Look at this machine, its storage and its Slurm, and say what will go wrong and what to do about it."""
@@ -25,7 +29,7 @@ def doctor(
 
     from resilient_launch.report.doctor import examine
 
-    found = examine(root_of(root), with_cluster=cluster)
+    found = examine(root_of(root), with_cluster=cluster, from_nodes=from_nodes)
     if as_json:
         typer.echo(json.dumps({"schema": 1, "findings": [asdict(each) for each in found]}))
     else:

@@ -38,8 +38,13 @@ def interval(
     emergency_cost: Annotated[
         str | None, typer.Option(help="How long that save takes.  [default: the write cost]", show_default=False)
     ] = None,
-    drain: Annotated[str, typer.Option(help="How long a checkpoint goes on in the background.")] = "0s",
-    slowdown: Annotated[float, typer.Option(help="Share of speed lost meanwhile, 0 to 1.")] = 0.0,
+    drain: Annotated[
+        str | None,
+        typer.Option(help="How long a checkpoint goes on in the background.  [default: 0s]", show_default=False),
+    ] = None,
+    slowdown: Annotated[
+        float | None, typer.Option(help="Share of speed lost meanwhile, 0 to 1.  [default: 0]", show_default=False)
+    ] = None,
     nodes: Annotated[int | None, typer.Option(help="Instead of --mtbf: how many nodes the job has.")] = None,
     failures_per_1000_node_days: Annotated[
         float | None, typer.Option(help="With --nodes: how often a node fails.  [default: 6.5]", show_default=False)
@@ -61,6 +66,7 @@ def interval(
         _lacking("--write-cost", fit, "no checkpoint is measured yet", "--write-cost 120s")
     mtbf_s = _mtbf(mtbf, nodes, failures_per_1000_node_days, fit)
     fitted_restart_s = fit.restart.middle if fit and fit.restart else 0.0
+    fitted_drain_s = fit.drain.middle if fit and fit.drain else 0.0
     fitted_emergency_s = fit.emergency.middle if fit and fit.emergency else None
     situation = Situation(
         cost_s=cost_s,
@@ -68,8 +74,8 @@ def interval(
         restart_s=seconds("--restart", restart) if restart else fitted_restart_s,
         notice=notice if notice is not None else fit.notice if fit else 0.0,
         emergency_s=seconds("--emergency-cost", emergency_cost) if emergency_cost else fitted_emergency_s,
-        drain_s=seconds("--drain", drain),
-        slowdown=slowdown,
+        drain_s=seconds("--drain", drain) if drain else fitted_drain_s,
+        slowdown=slowdown if slowdown is not None else fit.slowdown if fit else 0.0,
     )
     limit_s = seconds("--time-limit", time_limit) if time_limit else None
     if limit_s is not None and situation.effective_cost_s + situation.restart_s >= limit_s:
@@ -209,6 +215,8 @@ def _print(answer: dict[str, Any], situation: Situation) -> None:
         f"write cost {text(situation.cost_s)}, MTBF {text(situation.mtbf_s)}, restart {text(situation.restart_s)}, "
         f"notice {situation.notice:.0%}"
     )
+    if situation.drain_s > 0:
+        inputs += f", drain {text(situation.drain_s)} at {situation.slowdown:.0%} of the speed lost"
     typer.echo(inputs)
     if (fit := answer["fit"]) is not None:
         low_s, high_s = fit["mtbf_range_s"]
@@ -221,7 +229,7 @@ def _print(answer: dict[str, Any], situation: Situation) -> None:
                 else ""
             )
         )
-        for name in ("cost", "restart", "emergency"):
+        for name in ("cost", "drain", "restart", "emergency"):
             if (sample := fit[name]) is not None:
                 spread = f"{text(sample['low'])} to {text(sample['high'])}"
                 typer.echo(f"  {name}: median {text(sample['middle'])} of {sample['count']}, half of them {spread}")

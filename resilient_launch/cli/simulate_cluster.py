@@ -35,14 +35,19 @@ def cluster(
 ) -> None:
     """Simulate many jobs on shared storage, under every strategy of taking turns."""
     import json
+    import math
     import sys
 
+    from resilient_launch.cli.common import write_text
+    from resilient_launch.core.errors import RlaunchError, UsageError
     from resilient_launch.lab.cluster_sim import strategies
     from resilient_launch.lab.cluster_sim.engine import simulate
     from resilient_launch.lab.cluster_sim.read import read_workload
     from resilient_launch.lab.cluster_sim.sweep import Case, sweep
     from resilient_launch.lab.cluster_sim.trace import Trace
 
+    if math.isnan(days):
+        raise UsageError("nan days", why="must be a number", hint="--days 120")
     found = read_workload(workload)
     cases = [Case(workload=found, strategy=strategy) for strategy in strategies.ALL]
     if estimated:
@@ -57,10 +62,14 @@ def cluster(
     if events is not None:
         trace = Trace(found)
         simulate(found, strategies.STAGGERED, seed=0, days=days, tracer=trace)
-        trace.write(events)
+        try:
+            trace.write(events)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise RlaunchError("the events", where=str(events), why=why, hint="a directory of yours") from None
     record = _record(found, results, seeds, days)
     if html is not None:
-        html.write_text(_page(record), encoding="utf-8")
+        write_text(html, _page(record))
     typer.echo(json.dumps(record) if as_json else _text(record))
 
 

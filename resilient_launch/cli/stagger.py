@@ -34,14 +34,27 @@ def status(
     import sys
     import time
 
+    from resilient_launch.core.errors import RefusedError
     from resilient_launch.report.stagger import SCHEMA, group_status
 
     groups = {group.absolute(): None} if group is not None else _groups(root_of(root))
     if not groups:
         typer.echo(f"no run in {root_of(root)} has a stagger.group; next: rlaunch stagger status GROUP", err=True)
+        if as_json:
+            typer.echo(json.dumps({"schema": SCHEMA, "groups": []}))
         return
+    has_looked = False
     while True:
-        found = [group_status(directory, writers=writers) for directory, writers in groups.items()]
+        try:
+            found = [group_status(directory, writers=writers) for directory, writers in groups.items()]
+        except RefusedError as error:
+            # Whoever watches wants to see it come back: the next run to save makes the directory anew.
+            if not (watch and has_looked):
+                raise
+            typer.echo(f"warning: {error}", err=True)
+            time.sleep(WATCH_S)
+            continue
+        has_looked = True
         if watch and not as_json and sys.stdout.isatty():
             typer.echo("\x1b[H\x1b[2J", nl=False)
         if as_json:
@@ -50,7 +63,46 @@ def status(
             typer.echo("\n\n".join(_text(each) for each in found))
         if not watch:
             return
+        sys.stdout.flush()
         time.sleep(WATCH_S)
+
+
+@app.command("probe")
+def probe(
+    group: Annotated[Path, typer.Argument(metavar="GROUP", help="The group's directory; made if it is missing.")],
+    from_nodes: Annotated[
+        str, typer.Option("--from-nodes", metavar="NODES", help="Let these nodes look at it too: n[1-2].")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Try out the group's file system; what is found decides the lock that the group uses from now on."""
+    import json
+
+    from resilient_launch.report.stagger import probe_group
+
+    found = probe_group(group.absolute(), from_nodes=from_nodes)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    words = {True: "yes", False: "no", None: "not found out"}
+    rows = [
+        ("flock excludes other processes", words[found["flock_excludes"]]),
+        ("flock excludes other nodes", words[found["flock_excludes_nodes"]]),
+        ("rename is atomic", words[found["rename_is_atomic"]]),
+        ("exclusive creation is honest", words[found["exclusive_create_is_honest"]]),
+        ("a new file shows after", _seconds(found["listing_delay_s"])),
+        ("the server's clock is ahead by", _seconds(found["clock_offset_s"])),
+    ]
+    typer.echo(table(("", found["directory"]), rows))
+    typer.echo(f"the group's lock: {found['lock']}")
+    if found["silent_nodes"]:
+        typer.echo(f"warning: no answer from {', '.join(found['silent_nodes'])}", err=True)
+    if found["flock_excludes_nodes"] is None:
+        typer.echo("next: rlaunch stagger probe GROUP --from-nodes NODES asks between nodes", err=True)
+
+
+def _seconds(value_s: float | None) -> str:
+    return "not found out" if value_s is None else f"{value_s:.2g} s"
 
 
 def _groups(root: Path) -> dict[Path, int | None]:

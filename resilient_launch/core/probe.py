@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,8 @@ from typing import Any
 NUM_RACERS = 4
 NUM_RENAMES = 200
 PEER_TIMEOUT_S = 30.0
+FAREWELL_S = 3.0
+"""How long a peer that did not answer gets to clean up: srun has a job to cancel."""
 STALE_LIMIT_S = 10.0
 _PEER = Path(__file__)
 
@@ -46,7 +48,7 @@ class MountReport:
     flock_excludes: bool | None
     """Whether a second process was kept out."""
     flock_excludes_nodes: bool | None
-    """Whether a second node was kept out; None where no other node was asked."""
+    """Whether every other node was kept out; None where none was asked, or one did not answer."""
     rename_is_atomic: bool | None
     """Whether a reader always found the old file or the new one."""
     renames_directories: bool | None
@@ -57,6 +59,10 @@ class MountReport:
     """How long another process's new file took to show in a listing, seconds."""
     clock_offset_s: float | None
     """The server's clock minus this machine's, seconds."""
+    nodes: tuple[str, ...] = ()
+    """The other nodes that were asked."""
+    silent_nodes: tuple[str, ...] = ()
+    """Those of them that did not answer."""
 
     @property
     def lock(self) -> LockKind:
@@ -69,23 +75,30 @@ class MountReport:
         return {**asdict(self), "lock": str(self.lock)}
 
 
-def probe(directory: Path, *, remote: Sequence[str] = ()) -> MountReport:
-    """Try out the mount that holds ``directory``; takes a second or two.
+def probe(directory: Path, *, nodes: Mapping[str, Sequence[str]] | None = None) -> MountReport:
+    """Try out the mount that holds ``directory``; takes a second or two, and as long again for each node.
 
-    ``remote`` is a command that runs a command on another node that sees the same mount, such as
+    ``nodes`` are other nodes that should see the same mount, each with a command that runs a command there, such as
     ``("srun", "--nodes=1", "--ntasks=1", "--nodelist=node7")``. Raises OSError when nothing can be written there.
     """
+    nodes = nodes or {}
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as name:
         place = Path(name)
+        locks = [_flock_excludes(place / f"lock{number}", remote) for number, remote in enumerate(nodes.values())]
+        # A node that cannot say whether it got a lock will not make a file either.
+        heard = [remote for remote, lock in zip(nodes.values(), locks, strict=True) if lock is not None]
+        delays = [_listing_delay_s(place, remote) for remote in (heard if nodes else [()])]
         return MountReport(
             directory=str(directory),
             flock_excludes=_flock_excludes(place / "local", ()),
-            flock_excludes_nodes=_flock_excludes(place / "remote", remote) if remote else None,
+            flock_excludes_nodes=False if False in locks else None if None in locks or not locks else True,
             rename_is_atomic=_rename_is_atomic(place),
             renames_directories=_renames_directories(place),
             exclusive_create_is_honest=_create_is_honest(place),
-            listing_delay_s=_listing_delay_s(place, remote),
+            listing_delay_s=max((delay_s for delay_s in delays if delay_s is not None), default=None),
             clock_offset_s=_clock_offset_s(place),
+            nodes=tuple(nodes),
+            silent_nodes=tuple(node for node, lock in zip(nodes, locks, strict=True) if lock is None),
         )
 
 
@@ -101,12 +114,6 @@ def filesystem(path: Path) -> str:
             if len(point) >= len(best) and resolved.is_relative_to(point):
                 best, kind = point, found
     return kind
-
-
-def clock_offset_s(directory: Path) -> float:
-    """The server's clock minus this machine's, within the time that one small write takes. Raises OSError."""
-    with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as name:
-        return _clock_offset_s(Path(name))
 
 
 def _clock_offset_s(place: Path) -> float:
@@ -129,6 +136,9 @@ def _answer(peer: subprocess.Popen[bytes]) -> str | None:
     try:
         out, _ = peer.communicate(timeout=PEER_TIMEOUT_S)
     except subprocess.TimeoutExpired:
+        peer.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            peer.wait(FAREWELL_S)
         peer.kill()
         peer.communicate()
         return None
@@ -198,8 +208,7 @@ def _create_is_honest(place: Path) -> bool | None:
 
 
 def _listing_delay_s(place: Path, remote: Sequence[str]) -> float | None:
-    folder = place / "listed"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="listed-", dir=place))
     # A cached listing is what may be stale, so there has to be one.
     sorted(folder.iterdir())
     name = secrets.token_hex(8)

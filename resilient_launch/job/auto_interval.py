@@ -17,9 +17,9 @@ from resilient_launch.job.context import Allocation
 from resilient_launch.job.drains import Drains
 from resilient_launch.job.interval_history import DECISION, History, read_history
 from resilient_launch.job.page import Page
-from resilient_launch.job.site_history import failures_per_1000_node_days
+from resilient_launch.job.site_history import prior_rate
 from resilient_launch.policy.auto_interval import FALLBACK_S, NUM_COSTS, Choice, Measured, Stretch, choose
-from resilient_launch.policy.failure_rate import mtbf_of_nodes_s
+from resilient_launch.policy.failure_rate import Rate
 from resilient_launch.policy.hazard import Hazard, next_save
 
 Emit = Callable[..., None]
@@ -92,14 +92,14 @@ class AutoClock:
         *,
         attempt: Attempt,
         history: History,
-        prior_mtbf_s: float,
+        prior: Rate,
         exempt_s: float,
         signal_lead_s: float,
         end_s: float | None,
         emit: Emit,
     ) -> None:
         self._emit, self._history = emit, history
-        self._prior_mtbf_s, self._exempt_s, self._signal_lead_s = prior_mtbf_s, exempt_s, signal_lead_s
+        self._prior, self._exempt_s, self._signal_lead_s = prior, exempt_s, signal_lead_s
         # Ages are told by the monotonic clock; the claim was made moments ago by the other one.
         self._born = time.monotonic() - max(time.time() - attempt.claimed_at, 0.0)
         self._limit_s = end_s - attempt.claimed_at if end_s is not None else None
@@ -172,7 +172,8 @@ class AutoClock:
             running = Stretch(length_s=self._age_s() - began_s, cause=None, start_age_s=began_s)
             measured = Measured(
                 current_s=self._interval_s,
-                prior_mtbf_s=self._prior_mtbf_s,
+                prior_mtbf_s=self._prior.mtbf_s,
+                prior_failures=self._prior.events,
                 stretches=[*self._history.stretches, *self._crashes, running],
                 costs_s=self._costs_s,
                 drains_s=self._drains.drains_s,
@@ -196,7 +197,8 @@ class AutoClock:
                 "drains_s": self._drains.drains_s,
                 "slowdown": self._drains.slowdown,
                 "restart_s": self._restart_s,
-                "prior_mtbf_s": self._prior_mtbf_s,
+                "prior_mtbf_s": self._prior.mtbf_s,
+                "prior_failures": self._prior.events,
                 "exempt_s": self._exempt_s,
                 "num_interruptions": choice.num_interruptions,
                 "exposure_s": choice.exposure_s,
@@ -222,13 +224,10 @@ def save_clock(
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("earlier attempts can't be read (%s): the interval starts without their history", error)
         history = History(stretches=(), interval_s=None, costs_s=(), restart_s=None)
-    rate = checkpoint.failures_per_1000_node_days
-    if checkpoint.failure_history is not None:
-        rate = failures_per_1000_node_days(checkpoint.failure_history, paths, rate)
     return AutoClock(
         attempt=attempt,
         history=history,
-        prior_mtbf_s=mtbf_of_nodes_s(allocation.num_nodes, rate),
+        prior=prior_rate(checkpoint, paths, allocation.num_nodes),
         exempt_s=checkpoint.preempt_exempt_s,
         signal_lead_s=config.signal_lead_s,
         end_s=allocation.end_time,

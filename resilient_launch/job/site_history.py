@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.config.schema import CheckpointConfig
 from resilient_launch.core.causes import Cause
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.core.units import DAY_S
 from resilient_launch.job.attempt import Attempt, AttemptRecord
 from resilient_launch.job.interval_history import last_sign_of_life
-from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS, nodes_rate
+from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS, Rate, job_prior, nodes_rate
 
 VERSION = 1
 NODE_CAUSES = frozenset({Cause.NODE_FAILURE, Cause.HANG})
@@ -57,8 +58,16 @@ def note_attempt(path: Path, paths: RunPaths, attempt: Attempt, record: AttemptR
         log.warning("the site's failure history %s gets no line: %s", path, error)
 
 
-def failures_per_1000_node_days(path: Path, paths: RunPaths, prior: float = FAILURES_PER_1000_NODE_DAYS) -> float:
-    """What other runs' attempts say of the nodes, on top of ``prior``; their word alone once they are many."""
+def prior_rate(checkpoint: CheckpointConfig, paths: RunPaths, num_nodes: int) -> Rate:
+    """How often a run on ``num_nodes`` nodes is believed to fail before it has shown better."""
+    per_1000_node_days = checkpoint.failures_per_1000_node_days
+    if checkpoint.failure_history is None:
+        return job_prior(nodes_rate(0, 0.0, prior=per_1000_node_days), num_nodes)
+    return job_prior(node_rate(checkpoint.failure_history, paths, per_1000_node_days), num_nodes)
+
+
+def node_rate(path: Path, paths: RunPaths, prior: float = FAILURES_PER_1000_NODE_DAYS) -> Rate:
+    """What other runs' attempts say of a node, on top of ``prior`` failures per 1000 node-days."""
     num_failures, node_s = 0, 0.0
     own, seen = _run_id(paths), set()
     for line in _lines(path):

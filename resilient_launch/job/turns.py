@@ -16,9 +16,9 @@ from resilient_launch.config.schema import LaunchConfig, StaggerConfig
 from resilient_launch.core.events import EventWriter
 from resilient_launch.core.ids import CheckpointId
 from resilient_launch.core.paths import RunPaths
-from resilient_launch.core.units import DAY_S
 from resilient_launch.job.context import Allocation
 from resilient_launch.job.page import Page, Phase
+from resilient_launch.job.site_history import prior_rate
 from resilient_launch.policy import stagger
 from resilient_launch.policy.stagger import Sharer, Want, WriteSample
 from resilient_launch.stagger.group import Group, View
@@ -35,8 +35,6 @@ BEGIN_TIMEOUT_S = 120.0
 """How long the ranks may take to agree on a step and to get there; ten steps, where those are longer."""
 HANG_S = 10.0
 """How long a turn that was given back may take to be gone before its directory is taken to hang."""
-FAILURES_PER_1000_NODE_DAYS = 6.5
-"""Of one large research cluster (Kokolis et al., 2024): what is believed of nodes that nothing else is known of."""
 log = logging.getLogger("rlaunch.agent")
 
 
@@ -321,7 +319,7 @@ def turns_for(config: LaunchConfig, paths: RunPaths, allocation: Allocation, eve
         paths,
         job_id=allocation.job_id,
         weight=float(allocation.num_nodes * max(config.gpus_per_node, 1)),
-        mtbf_s=1000 * DAY_S / (FAILURES_PER_1000_NODE_DAYS * allocation.num_nodes),
+        mtbf_s=prior_rate(config.checkpoint, paths, allocation.num_nodes).mtbf_s,
         save_timeout_s=config.checkpoint.save_timeout_s,
         stretches=every.seconds is None and every.steps is None,
         emit_decision=emit,

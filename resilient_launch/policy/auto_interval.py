@@ -9,7 +9,7 @@ from statistics import median
 
 from resilient_launch.core.causes import Cause
 from resilient_launch.core.units import DAY_S, MINUTE_S, format_duration
-from resilient_launch.policy.failure_rate import Rate, notice_share
+from resilient_launch.policy.failure_rate import PRIOR_FAILURES, Rate, notice_share
 from resilient_launch.policy.hazard import Hazard
 from resilient_launch.policy.interval import exact, move
 
@@ -54,7 +54,7 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """All that a decision rests on. Times are seconds.
+    """All that a decision rests on. Times are seconds; ``prior_failures`` is what the prior's word is worth.
 
     ``costs_s`` are the newest checkpoints' blocking times, oldest first, empty before the first one. ``drains_s`` is
     how long each then went on in the background, empty where none does, and ``slowdown`` the share of speed that
@@ -64,6 +64,7 @@ class Measured:
     current_s: float
     prior_mtbf_s: float
     stretches: Sequence[Stretch]
+    prior_failures: float = PRIOR_FAILURES
     costs_s: Sequence[float] = ()
     drains_s: Sequence[float] = ()
     slowdown: float = 0.0
@@ -168,7 +169,9 @@ def _hazard(measured: Measured, weighted: Sequence[tuple[float, Stretch]]) -> tu
     num_apart = math.fsum(weight for weight, _ in apart)
     num_all = math.fsum(weight for weight, each in weighted if each.is_interrupted)
     exposure_s = math.fsum(weight * each.length_s for weight, each in weighted)
-    rate = Rate.prior(measured.prior_mtbf_s).observed(max(num_all - num_apart, 0.0), exposure_s)
+    rate = Rate.prior(measured.prior_mtbf_s, measured.prior_failures).observed(
+        max(num_all - num_apart, 0.0), exposure_s
+    )
     if exempt_s <= 0:
         return Hazard(base_rate=rate.per_second), rate
     beyond_s = math.fsum(weight * each.beyond_s(exempt_s) for weight, each in weighted)

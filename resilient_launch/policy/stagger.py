@@ -182,15 +182,17 @@ def expected_wait_s(position: int, hold_s: float, writers: int) -> float:
     return (position + 1) * hold_s / max(writers, 1)
 
 
-def poll_delay_s(position: int, hold_s: float, writers: int, jitter: float) -> float:
+def poll_delay_s(position: int, hold_s: float, writers: int, jitter: float, lapse_s: float = math.inf) -> float:
     """When to look again, ±20 % by ``jitter``, a number from 0 to 1.
 
     The head looks often, so that storage is not idle for long. Whoever is behind looks when half of its way to the head
-    should be done: the number of listings then grows with the logarithm of the queue's length alone.
+    should be done: the number of listings then grows with the logarithm of the queue's length alone. Where somebody
+    ahead is silent, the first looks right after ``lapse_s``, when that one stops to count, the others a little later.
     """
     turn_s = hold_s / max(writers, 1)
     if position == 0:
         delay_s = min(max(turn_s / 20, HEAD_POLL_S[0]), HEAD_POLL_S[1])
     else:
         delay_s = min(max(position * turn_s / 2, HEAD_POLL_S[0] * (position + 1)), MAX_POLL_S)
-    return delay_s * (0.8 + 0.4 * jitter)
+    after_s = max(lapse_s, 0.0) + HEAD_POLL_S[0] * (position / max(writers, 1) + 0.1)
+    return min(delay_s * (0.8 + 0.4 * jitter), max(after_s, 0.8 * HEAD_POLL_S[0]))

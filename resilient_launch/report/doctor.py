@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,9 +41,13 @@ class Finding:
     fix: str = ""
 
 
-def examine(root: Path, *, with_cluster: bool) -> list[Finding]:
-    """Look at this machine and at the file system of ``root``; ``with_cluster`` also asks Slurm's controller."""
-    return [*_machine(), *_storage(root), *(_cluster() if with_cluster else _commands())]
+def examine(root: Path, *, with_cluster: bool, from_nodes: str = "") -> list[Finding]:
+    """Look at this machine and at the file system of ``root``; ``with_cluster`` also asks Slurm's controller.
+
+    ``from_nodes`` is a hostlist of nodes that are to look at the file system too. Raises UsageError when it is none.
+    """
+    nodes = surroundings.on_nodes(from_nodes) if from_nodes else {}
+    return [*_machine(), *_storage(root, nodes), *(_cluster() if with_cluster else _commands())]
 
 
 def _machine() -> Iterator[Finding]:
@@ -84,8 +88,8 @@ def _machine() -> Iterator[Finding]:
     )
 
 
-def _storage(root: Path) -> Iterator[Finding]:
-    probe = surroundings.probe_mount(root)
+def _storage(root: Path, nodes: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    probe = surroundings.probe_mount(root, nodes)
     what = f"storage {probe.directory}"
     seen = probe.behaviour
     if seen is None:
@@ -125,6 +129,20 @@ def _storage(root: Path) -> Iterator[Finding]:
         f"runs that share storage take turns by a slower lock ({seen.lock})",
         "a mount option such as flock (Lustre) or local_lock=none (NFS)",
     )
+    if nodes:
+        yield _judge(
+            f"flock between {len(nodes) + 1} nodes",
+            {True: "excludes", False: "excludes nobody", None: f"no answer from {', '.join(seen.silent_nodes)}"}[
+                seen.flock_excludes_nodes
+            ],
+            seen.flock_excludes_nodes,
+            f"runs that share storage take turns by a slower lock ({seen.lock})"
+            if seen.flock_excludes_nodes is False
+            else "whether nodes keep each other out is not known there",
+            "a mount option such as flock (Lustre) or local_lock=none (NFS)"
+            if seen.flock_excludes_nodes is False
+            else "nodes that are up and idle, or rlaunch doctor within an allocation",
+        )
     yield _judge(
         "a new file in another's listing",
         "not found out" if seen.listing_delay_s is None else f"after {seen.listing_delay_s:.2g} s",

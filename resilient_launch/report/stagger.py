@@ -11,7 +11,9 @@ from statistics import median
 from typing import Any
 
 from resilient_launch.core.errors import RefusedError
+from resilient_launch.core.probe import probe
 from resilient_launch.policy import stagger
+from resilient_launch.report.surroundings import on_nodes
 from resilient_launch.stagger.group import Entry, Group
 
 SCHEMA = 1
@@ -32,10 +34,7 @@ def group_status(directory: Path, *, writers: int | None = None) -> dict[str, An
             now = time.time()
         view = group.look(now)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise RefusedError(
-            "group", where=str(directory), why=why, hint="the directory that stagger.group names"
-        ) from None
+        raise _refusal(directory, error) from None
     rates = [sample.num_bytes / sample.seconds for sample in view.samples if sample.num_bytes]
     return {
         "schema": SCHEMA,
@@ -58,6 +57,28 @@ def group_status(directory: Path, *, writers: int | None = None) -> dict[str, An
     }
 
 
+def probe_group(directory: Path, *, from_nodes: str = "") -> dict[str, Any]:
+    """Try out the group's mount, and leave what was found to the group: from now on it decides the lock.
+
+    ``from_nodes`` is a hostlist of nodes to ask too. Raises UsageError when it is none, RefusedError when nothing can
+    be written there.
+    """
+    nodes = on_nodes(from_nodes) if from_nodes else {}
+    group = Group(directory)
+    try:
+        group.prepare()
+        report = probe(directory, nodes=nodes)
+        group.note_mount(report)
+    except OSError as error:
+        raise _refusal(directory, error) from None
+    return {"schema": SCHEMA, **report.as_json()}
+
+
+def _refusal(directory: Path, error: OSError) -> RefusedError:
+    why = (error.strerror or str(error)).lower()
+    return RefusedError("group", where=str(directory), why=why, hint="the directory that stagger.group names")
+
+
 def _entry(entry: Entry, now: float) -> dict[str, Any]:
     ticket = entry.ticket
     return {
@@ -67,7 +88,7 @@ def _entry(entry: Entry, now: float) -> dict[str, Any]:
         "job_id": ticket.job_id,
         "kind": ticket.want.kind,
         "weight": ticket.want.weight,
-        "since_s": round(max(now - ticket.want.arrived, 0.0), 1),
+        "since_s": round(max(now - (entry.taken_at or ticket.want.arrived), 0.0), 1),
         "heard_s": round(max(now - entry.heard, 0.0), 1),
     }
 

@@ -9,10 +9,12 @@ import secrets
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from resilient_launch.cluster.hostlist import expand
 from resilient_launch.cluster.slurm import check_answer, client_environment, run_command
 from resilient_launch.core import durable
 from resilient_launch.core.errors import RlaunchError, UnreachableError
@@ -99,8 +101,21 @@ def has_program(name: str) -> bool:
     return shutil.which(name) is not None
 
 
-def probe_mount(directory: Path) -> MountProbe:
-    """Try, below ``directory`` or the nearest directory above that exists, what runs need of a file system."""
+def on_nodes(hostlist: str) -> dict[str, tuple[str, ...]]:
+    """For each node that ``hostlist`` names the command that runs a command there. Raises UsageError for no hostlist.
+
+    Within an allocation its nodes are asked beside what runs there; elsewhere Slurm is, for half a minute at most.
+    """
+    how = ("--overlap",) if "SLURM_JOB_ID" in os.environ else ("--immediate=20", "--time=1")
+    usual = ("srun", "--quiet", "--nodes=1", "--ntasks=1", *how)
+    return {node: (*usual, f"--nodelist={node}") for node in expand(hostlist)}
+
+
+def probe_mount(directory: Path, nodes: Mapping[str, Sequence[str]] | None = None) -> MountProbe:
+    """Try, below ``directory`` or the nearest directory above that exists, what runs need of a file system.
+
+    ``nodes`` are further nodes to ask, as from ``on_nodes``.
+    """
     directory = directory.absolute()
     existing = next(parent for parent in (directory, *directory.parents) if parent.is_dir())
     kind = filesystem(existing)
@@ -118,7 +133,7 @@ def probe_mount(directory: Path) -> MountProbe:
         with contextlib.suppress(OSError):
             os.link(place / "one", place / "two")
             hard_links = (place / "one").stat().st_ino == (place / "two").stat().st_ino
-        behaviour = probe(place)
+        behaviour = probe(place, nodes=nodes)
     except OSError as error:
         return MountProbe(directory=existing, kind=kind, error=(error.strerror or str(error)).lower())
     finally:

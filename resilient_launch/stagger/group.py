@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +23,14 @@ from resilient_launch.core.probe import LockKind, MountReport, probe
 from resilient_launch.policy import stagger
 from resilient_launch.policy.stagger import WriteSample
 from resilient_launch.stagger import tickets
-from resilient_launch.stagger.tickets import Member, Place, Ticket
+from resilient_launch.stagger.tickets import Member, Ticket
 
 EXPIRY_S = 30.0
 """A turn whose holder has not been heard of for so long is over."""
 PATIENCE_S = 15.0
 """A waiter that has not been heard of for so long is passed over, until it is heard of again."""
+SILENT_S = 8.0
+"""Nobody who lives and can write lets so long pass without a sign of life, busy as its machine may be."""
 MEMBER_AGE_S = 7 * 86400.0
 MUTEX_TIMEOUT_S = 1.0
 LITTER_AGE_S = 3600.0
@@ -40,7 +43,8 @@ class Entry:
     """A ticket as found: ``heard`` is its owner's last sign of life, by the server's clock."""
 
     ticket: Ticket
-    place: Place
+    taken_at: float | None
+    """When its turn came, to the second, by its owner's word; None while it waits."""
     heard: float
 
 
@@ -70,6 +74,27 @@ class View:
         """How many waiters are ahead of this one."""
         ids = [entry.ticket.want.id for entry in self.waiters]
         return ids.index(ticket_id) if ticket_id in ids else 0
+
+    def lapse_s(self, ticket_id: str) -> float:
+        """When the first of the silent ones who are in this waiter's way will be passed over; infinity without any."""
+        ahead = self.waiters[: self.position(ticket_id)]
+        due = [(entry, EXPIRY_S) for entry in self.holders] + [(entry, PATIENCE_S) for entry in ahead]
+        silent = [(limit_s, self.now - entry.heard) for entry, limit_s in due if self.now - entry.heard > SILENT_S]
+        return min((limit_s - silent_s for limit_s, silent_s in silent), default=math.inf)
+
+
+def _newest_attempts(entries: Sequence[Entry]) -> list[Entry]:
+    """``entries`` without those of a run's earlier agents.
+
+    Slurm starts a run again when it has ended the run before, so that a later agent's ticket is Slurm's word that the
+    earlier agent is gone, or must be taken for gone: its node may have lost Slurm and still see the storage.
+    """
+    newest: dict[tuple[int, str], Entry] = {}
+    for entry in entries:
+        known = newest.setdefault((entry.ticket.uid, entry.ticket.run), entry)
+        if entry.ticket.want.arrived > known.ticket.want.arrived:
+            newest[entry.ticket.uid, entry.ticket.run] = entry
+    return [entry for entry in entries if entry.ticket.mark == newest[entry.ticket.uid, entry.ticket.run].ticket.mark]
 
 
 class Group:
@@ -127,21 +152,22 @@ class Group:
                         key = (item.name, status.st_ino, status.st_mtime_ns)
                         members[key] = self._members[key] if key in self._members else tickets.read_member(path)
                     continue
-                place, ticket_id = named
+                ticket_id, taken_at = named
                 inode = (ticket_id, status.st_ino)
                 ticket = self._tickets[inode] if inode in self._tickets else tickets.read_ticket(path, ticket_id)
                 found[inode] = ticket
-                if ticket is None or silent_s > (EXPIRY_S if place == "hold" else PATIENCE_S) or ticket.mark.is_gone():
+                limit_s = PATIENCE_S if taken_at is None else EXPIRY_S
+                if ticket is None or silent_s > limit_s or ticket.mark.is_gone():
                     continue
-                entries.append(Entry(ticket=ticket, place=place, heard=status.st_mtime))
+                entries.append(Entry(ticket=ticket, taken_at=taken_at, heard=status.st_mtime))
         self._tickets, self._members = found, members
-        return self._view(entries, [member for member in members.values() if member is not None], now)
+        return self._view(_newest_attempts(entries), [member for member in members.values() if member is not None], now)
 
     def _view(self, entries: Sequence[Entry], members: Sequence[Member], now: float) -> View:
         samples = [sample for member in members for sample in member.samples]
         # Renamed while the directory was being read, a ticket may show under both names: the turn is the newer fact.
-        holders = {entry.ticket.want.id: entry for entry in entries if entry.place == "hold"}
-        waiters = {entry.ticket.want.id: entry for entry in entries if entry.place == "wait"}
+        holders = {entry.ticket.want.id: entry for entry in entries if entry.taken_at is not None}
+        waiters = {entry.ticket.want.id: entry for entry in entries if entry.taken_at is None}
         order = stagger.in_order([waiters[each].ticket.want for each in waiters.keys() - holders.keys()], now)
         return View(
             now=now,

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from resilient_launch.policy.stagger import Want
 from resilient_launch.stagger import tickets
@@ -33,7 +32,7 @@ class OwnTicket:
     def __init__(self, group: Group, run: str, want: Want, *, job_id: str = "", place: Place = "wait") -> None:
         """Take a ticket; its id and arrival are filled in here. With ``place`` hold the turn begins at once."""
         self.id = os.urandom(8).hex()
-        self.place = place
+        self.place: Place = "wait"
         self._group = group
         self._mutex_refused = 0
 
@@ -43,17 +42,20 @@ class OwnTicket:
                 Ticket(run=run, uid=os.getuid(), job_id=job_id, mark=ProcessMark.of_self(), want=mine)
             )
 
-        self._heard = group.put(tickets.ticket_name(place, self.id), content)
+        name = tickets.ticket_name(self.id)
+        self._heard = group.put(name, content)
+        self.path = group.directory / name
+        if place == "hold":
+            self._move("hold")
 
     def touch(self) -> float:
         """Give a sign of life; returns the server's time.
 
         A turn that had expired before is given up: to come back would make one writer too many.
         """
-        path = self._path(self.place)
         try:
-            os.utime(path, follow_symlinks=False)
-            now = path.lstat().st_mtime
+            os.utime(self.path, follow_symlinks=False)
+            now = self.path.lstat().st_mtime
         except FileNotFoundError:
             raise TurnLostError("the ticket is gone") from None
         if self.place == "hold" and now - self._heard > EXPIRY_S:
@@ -85,10 +87,7 @@ class OwnTicket:
     def release(self) -> None:
         """Give the ticket back, turn or not."""
         with contextlib.suppress(FileNotFoundError):
-            self._path(self.place).unlink()
-
-    def _path(self, place: Place) -> Path:
-        return self._group.directory / tickets.ticket_name(place, self.id)
+            self.path.unlink()
 
     def _is_next(self, view: View) -> bool:
         """Whether a slot is left when everybody ahead has taken one."""
@@ -97,11 +96,9 @@ class OwnTicket:
         return self.id in ids and ids.index(self.id) < view.writers - len(view.holders)
 
     def _move(self, place: Place) -> None:
-        directory = self._group.directory
+        name = tickets.ticket_name(self.id, self._heard if place == "hold" else None)
         try:
-            (directory / tickets.ticket_name(self.place, self.id)).rename(
-                directory / tickets.ticket_name(place, self.id)
-            )
+            self.path = self.path.rename(self._group.directory / name)
         except FileNotFoundError:
             raise TurnLostError("the ticket is gone") from None
         self.place = place

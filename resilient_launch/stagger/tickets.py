@@ -22,7 +22,7 @@ from resilient_launch.stagger.processes import ProcessMark
 VERSION = 1
 MAX_BYTES = 16384
 MAX_SAMPLES = 16
-_TICKET = re.compile(r"(wait|hold)-([0-9a-f]{16})\.json")
+_TICKET = re.compile(r"(?:wait|hold-(\d{1,12}))-([0-9a-f]{16})\.json")
 _MEMBER = re.compile(r"member-([0-9a-f]{16})\.json")
 # Beyond these a number is no duration or weight of any job, and would only upset the arithmetic.
 _LEAST, _MOST = 1e-6, 1e12
@@ -54,14 +54,15 @@ class Member:
     samples: tuple[WriteSample, ...] = ()
 
 
-def ticket_name(place: Place, ticket_id: str) -> str:
-    return f"{place}-{ticket_id}.json"
+def ticket_name(ticket_id: str, taken_at: float | None = None) -> str:
+    """Of a ticket that waits, or whose turn came ``taken_at`` (server time)."""
+    return f"wait-{ticket_id}.json" if taken_at is None else f"hold-{max(taken_at, 0):.0f}-{ticket_id}.json"
 
 
-def parse_ticket_name(name: str) -> tuple[Place, str] | None:
-    """(place, id), or None for the name of anything else."""
+def parse_ticket_name(name: str) -> tuple[str, float | None] | None:
+    """(id, when its turn came, to the second), or None for the name of anything else."""
     match = _TICKET.fullmatch(name)
-    return (cast("Place", match[1]), match[2]) if match else None
+    return (match[2], None if match[1] is None else float(match[1])) if match else None
 
 
 def member_name(run: str) -> str:

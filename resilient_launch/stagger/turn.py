@@ -101,7 +101,8 @@ class Turn(threading.Thread):
             return HEARTBEAT_S
         # Measured turns alone: what a first ticket says of its own may be far off.
         hold_s = stagger.mean_hold_s(view.samples)
-        delay_s = stagger.poll_delay_s(view.position(ticket.id), hold_s, view.writers, random.random())
+        position, lapse_s = view.position(ticket.id), view.lapse_s(ticket.id)
+        delay_s = stagger.poll_delay_s(position, hold_s, view.writers, random.random(), lapse_s)
         while delay_s > HEARTBEAT_S and not self._wake.wait(HEARTBEAT_S):
             delay_s -= HEARTBEAT_S
             ticket.touch()

@@ -234,10 +234,13 @@ def _check(
     typical = median(span.ended - span.began for span in waits) if waits else 0.0
     # Whoever is frozen cannot be served, so its clock stops meanwhile.
     longest = max((_awake_s(span, frozen) for span in (*waits, *unserved)), default=0.0)
-    # In the time that everybody's turn takes, everybody should have had one, give or take half a round.
     round_s = num_processes * (ended - began) / max(len(holds), 1)
-    if not waits or longest > max(1.5 * round_s, MAX_RECOVERY_S):
-        problems.append(f"somebody waited {longest:.1f} s where a round of turns takes {round_s:.1f} s")
+    # A light job rightly waits longer than a round: heavier ones that come later go first until its age outweighs them.
+    # It starves if it gets nothing although it is among the next, which may all be held up by slots being recovered.
+    spans = [*waits, *unserved]
+    at_head = max(_at_head_s(span, holds, writers, spans, frozen) for span in spans)
+    if not waits or at_head > MAX_RECOVERY_S:
+        problems.append(f"somebody was among the next {writers} for {at_head:.1f} s")
     rate = num_listings / (ended - began)
     if rate > MAX_LISTINGS_PER_S:
         problems.append(f"{rate:.1f} listings a second")
@@ -254,6 +257,7 @@ def _check(
         "median_wait_s": round(typical, 1),
         "round_s": round(round_s, 1),
         "longest_wait_s": round(longest, 1),
+        "longest_among_the_next_s": round(at_head, 1),
         "listings_per_s": round(rate, 2),
         "problems": problems,
     }
@@ -297,6 +301,27 @@ def _is_inversion(
     ]
     num_free = writers - sum(other.began <= at < other.ended for other in holds)
     return len(ahead) > num_free
+
+
+def _at_head_s(
+    wait: _Span, holds: list[_Span], writers: int, waits: list[_Span], frozen: dict[int, list[_Span]]
+) -> float:
+    """How long, awake, a waiter had been one of the next ``writers`` when its wait ended."""
+    since = min(wait.visible, wait.ended)
+    for at in sorted((hold.began for hold in holds if wait.visible < hold.began < wait.ended), reverse=True):
+        rank = _rank(wait, at)
+        # Whoever was served at that moment was waiting right before it; whoever is silent is passed over.
+        others = [
+            span
+            for span in waits
+            if span is not wait
+            and span.visible < at <= span.ended
+            and not any(freeze.began + groups.PATIENCE_S < at < freeze.ended for freeze in frozen[span.pid])
+        ]
+        if sum(_rank(other, at) < rank for other in others) >= writers:
+            since = at
+            break
+    return _awake_s(replace(wait, began=since), frozen)
 
 
 def _struck(kills: list[tuple[float, int]], freezes: list[_Span], holds: list[_Span]) -> Iterator[tuple[float, int]]:

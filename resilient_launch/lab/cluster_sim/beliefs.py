@@ -10,14 +10,13 @@ import numpy as np
 from resilient_launch.core.units import HOUR_S
 from resilient_launch.lab.cluster_sim.strategies import Imperfections, Strategy
 from resilient_launch.policy import stagger
+from resilient_launch.policy.failure_rate import Rate, job_prior
 from resilient_launch.policy.stagger import Sharer
 
 RESOLVE_S = 4 * HOUR_S
 """How often estimated periods are solved anew."""
 MAX_MOVE = 0.25
 """The most that one solution may move a period."""
-PRIOR_FAILURES = 1.0
-"""How many observed failures the first guess of a rate is worth."""
 NEWEST_WEIGHT = 0.3
 """Weight of the newest write time in the running mean."""
 
@@ -35,7 +34,8 @@ class Beliefs:
         if rough.estimates:
             self.mtbf_s = [mtbf_s * self._noise(rough.prior_sigma) for mtbf_s in self.mtbf_s]
             self.write_s = [write_s * self._noise(rough.write_sigma) for write_s in self.write_s]
-        self._prior_mtbf_s = list(self.mtbf_s)
+        self._first_guess_s = [mtbf_s * job.weight for mtbf_s, job in zip(self.mtbf_s, sharers, strict=True)]
+        self._total_weight = sum(job.weight for job in sharers)
         self._solved_at = 0.0
         self._periods: list[float] = []
         self.early_share = 1.0
@@ -63,9 +63,13 @@ class Beliefs:
         if not self._rough.estimates or now - self._solved_at < RESOLVE_S:
             return
         self._solved_at = now
-        for job, prior_s in enumerate(self._prior_mtbf_s):
-            exposure_s = PRIOR_FAILURES * prior_s + now
-            self.mtbf_s[job] = exposure_s / (PRIOR_FAILURES + self._num_failures[job])
+        num_all = sum(self._num_failures)
+        for job, node_mtbf_s in enumerate(self._first_guess_s):
+            own, weight = self._num_failures[job], self._true[job].weight
+            node = Rate.prior(node_mtbf_s)
+            if self._rough.shares_history:
+                node = node.observed(num_all - own, (self._total_weight - weight) * now)
+            self.mtbf_s[job] = job_prior(node, round(weight)).observed(own, now).mtbf_s
         self._solve()
 
     def _solve(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
@@ -45,19 +45,31 @@ class Tracer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Where all jobs' node time went, as shares that add up to 1; ``waste`` is all but ``useful``."""
+    """Where all jobs' node time went, as shares that add up to 1; ``waste`` is all but ``useful``.
+
+    ``expected_rework`` is what ``rework`` comes to on average, given when jobs had how much work at risk.
+    """
 
     useful: float
     rework: float
     wait: float
     write: float
     read: float
+    expected_rework: float
     num_failures: int
     num_saves: int
 
     @property
     def waste(self) -> float:
         return 1.0 - self.useful
+
+    def without_luck(self) -> Shares:
+        """The same with the rework that was to be expected in place of what the drawn failures hit.
+
+        Failures are Poisson and strike whatever the age, so ∫ age/MTBF dt has the mean of the ages at failures (their
+        compensator) and little of the spread: with a few hundred failures, luck would hide differences of per cents.
+        """
+        return replace(self, useful=self.useful + self.rework - self.expected_rework, rework=self.expected_rework)
 
 
 class _Kind(IntEnum):
@@ -96,6 +108,7 @@ class _Simulation:
         self.num_jobs = n = len(sharers)
         self.weight = [job.weight for job in sharers]
         self.write_s = [job.write_s for job in sharers]
+        self.mtbf_s = [job.mtbf_s for job in sharers]
         self.slots = workload.writers if strategy.turns else n
         self._draw_failures(np.random.default_rng([seed, 0]), [1 / job.mtbf_s for job in sharers])
         # Its own stream: what a strategy draws must not change the failures.
@@ -109,6 +122,7 @@ class _Simulation:
         self.work = [0.0] * n  # kept so far
         self.booked = [[0.0] * 4 for _ in range(n)]
         self.lost = [0.0] * n
+        self.expected_lost = [0.0] * n
         self.must_read = [False] * n
         self.doomed = [False] * n
         self.version = [0] * n
@@ -160,28 +174,31 @@ class _Simulation:
                 self._finish(job)
             else:
                 self._wake(*heapq.heappop(heap))
-        return self._shares(base or [0.0] * 5)
+        return self._shares(base or [0.0] * 6)
 
     def _totals(self, at: float) -> list[float]:
-        """Weighted seconds in every state, and of lost work, up to ``at``."""
-        sums = [0.0] * 5
+        """Weighted seconds in every state, of lost work, and of the loss that was to be expected, up to ``at``."""
+        sums = [0.0] * 6
         for job, weight in enumerate(self.weight):
             for state in State:
                 sums[state] += weight * self.booked[job][state]
             sums[self.state[job]] += weight * (at - self.since[job])
             sums[4] += weight * self.lost[job]
+            sums[5] += weight * (self.expected_lost[job] + self._expected_loss_s(job, at - self.since[job]))
         return sums
 
     def _shares(self, base: list[float]) -> Shares:
         total = sum(self.weight) * (self.end_s - WARM_UP_S)
         ended = self._totals(self.end_s)
-        compute, wait, write, read, lost = ((end - start) / total for end, start in zip(ended, base, strict=True))
+        shares = ((end - start) / total for end, start in zip(ended, base, strict=True))
+        compute, wait, write, read, lost, expected = shares
         return Shares(
             useful=compute - lost,
             rework=lost,
             wait=wait,
             write=write,
             read=read,
+            expected_rework=expected,
             num_failures=self.num_failures,
             num_saves=self.num_saves,
         )
@@ -191,11 +208,17 @@ class _Simulation:
     def _enter(self, job: int, state: State) -> None:
         before, began = self.state[job], self.since[job]
         self.booked[job][before] += self.now - began
+        self.expected_lost[job] += self._expected_loss_s(job, self.now - began)
         if before is State.COMPUTE:
             self.at_risk[job] += self.now - began
             if self.tracer is not None:
                 self.tracer.on_compute(began, self.now, job, self.work[job] + self.at_risk[job])
         self.state[job], self.since[job] = state, self.now
+
+    def _expected_loss_s(self, job: int, length_s: float) -> float:
+        """The work that a failure loses in ``length_s`` seconds of the present state, times how likely one is."""
+        mean_age_s = self.at_risk[job] + (length_s / 2 if self.state[job] is State.COMPUTE else 0.0)
+        return mean_age_s * length_s / self.mtbf_s[job]
 
     def _age_s(self, job: int) -> float:
         running = self.now - self.since[job] if self.state[job] is State.COMPUTE else 0.0

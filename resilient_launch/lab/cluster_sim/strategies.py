@@ -48,7 +48,11 @@ class Imperfections:
     expiry_s: float = 30.0
     estimates: bool = False
     """Whether periods and order come from estimates instead of the truth."""
+    shares_history: bool = False
+    """Whether jobs know what the others saw of the nodes, as from a failure history that they all feed."""
 
 
 PERFECT = Imperfections()
-ROUGH = Imperfections(prior_sigma=0.7, write_sigma=0.2, listing_age_s=5.0, crash_share=0.05, estimates=True)
+ROUGH = Imperfections(
+    prior_sigma=0.7, write_sigma=0.2, listing_age_s=5.0, crash_share=0.05, estimates=True, shares_history=True
+)

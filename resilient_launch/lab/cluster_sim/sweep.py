@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from resilient_launch.lab.cluster_sim.engine import Shares, simulate
 from resilient_launch.lab.cluster_sim.strategies import PERFECT, Imperfections, Strategy
 from resilient_launch.lab.cluster_sim.workload import Workload
 
-COMPONENTS = tuple(field.name for field in fields(Shares) if not field.name.startswith("num_"))
+COMPONENTS = ("useful", "rework", "wait", "write", "read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def sweep(
     num_processes: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Result]:
-    """Simulate every case with seeds 0, 1, …; ``on_progress`` gets (done, total) simulations."""
+    """Simulate every case with seeds 0, 1, …, luck taken out; ``on_progress`` gets (done, total) simulations."""
     jobs = [(case, seed, days) for case in cases for seed in range(num_seeds)]
     found: list[Shares] = []
     if num_processes <= 1:
@@ -88,4 +88,5 @@ def sweep(
 
 def _one(job: tuple[Case, int, float]) -> Shares:
     case, seed, days = job
-    return simulate(case.workload, case.strategy, seed=seed, days=days, imperfections=case.imperfections)
+    shares = simulate(case.workload, case.strategy, seed=seed, days=days, imperfections=case.imperfections)
+    return shares.without_luck()

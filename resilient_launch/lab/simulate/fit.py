@@ -12,7 +12,8 @@ from resilient_launch.config import load
 from resilient_launch.core.errors import RefusedError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.interval_history import read_history, read_samples
-from resilient_launch.policy.failure_rate import Rate, mtbf_of_nodes_s, notice_share
+from resilient_launch.job.site_history import prior_rate
+from resilient_launch.policy.failure_rate import Rate, notice_share
 
 _ALL = 2**31
 
@@ -43,6 +44,9 @@ class RunFit:
     cost: Sample | None
     emergency: Sample | None
     restart: Sample | None
+    drain: Sample | None
+    slowdown: float
+    """Share of speed lost while a checkpoint drains; 0 where none does."""
     rate: Rate
     notice: float
     num_interruptions: int
@@ -54,8 +58,9 @@ class RunFit:
             "run": self.name,
             **{
                 name: asdict(each) if (each := getattr(self, name)) else None
-                for name in ("cost", "emergency", "restart")
+                for name in ("cost", "emergency", "restart", "drain")
             },
+            "slowdown": self.slowdown,
             "num_interruptions": self.num_interruptions,
             "exposure_s": self.exposure_s,
             "mtbf_s": self.rate.mtbf_s,
@@ -79,12 +84,14 @@ def fit_run(paths: RunPaths) -> RunFit:
     samples = read_samples(paths)
     interrupted = [stretch for stretch in history.stretches if stretch.is_interrupted]
     exposure_s = math.fsum(stretch.length_s for stretch in history.stretches)
-    prior = Rate.prior(mtbf_of_nodes_s(config.nodes.max, config.checkpoint.failures_per_1000_node_days))
+    prior = prior_rate(config.checkpoint, paths, config.nodes.max)
     return RunFit(
         name=paths.name,
         cost=Sample.of(samples.costs_s or samples.emergency_s),
         emergency=Sample.of(samples.emergency_s),
         restart=Sample.of(samples.restarts_s),
+        drain=Sample.of(history.drains_s),
+        slowdown=history.slowdown,
         rate=prior.observed(len(interrupted), exposure_s),
         notice=notice_share(sum(stretch.was_saved for stretch in interrupted), len(interrupted)),
         num_interruptions=len(interrupted),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from resilient_launch.core.probe import LockKind, MountReport, clock_offset_s, probe
+from resilient_launch.core.probe import LockKind, MountReport, probe
 
 
 def test_a_local_disk_does_everything(tmp_path: Path) -> None:
@@ -24,13 +24,17 @@ def test_a_local_disk_does_everything(tmp_path: Path) -> None:
 
 def test_another_node_is_asked_through_a_command(tmp_path: Path) -> None:
     # env runs what it is given, as srun would elsewhere.
-    assert probe(tmp_path, remote=("env",)).flock_excludes_nodes is True
+    found = probe(tmp_path, nodes={"n1": ("env",), "n2": ("env",)})
+    assert found.flock_excludes_nodes is True
+    assert found.listing_delay_s is not None
+    assert (found.nodes, found.silent_nodes) == (("n1", "n2"), ())
 
 
 @pytest.mark.parametrize("remote", [("false",), ("/nowhere/srun",)])
 def test_a_node_that_does_not_answer_leaves_a_question_open(tmp_path: Path, remote: tuple[str, ...]) -> None:
-    found = probe(tmp_path, remote=remote)
+    found = probe(tmp_path, nodes={"n1": remote})
     assert found.flock_excludes_nodes is None
+    assert found.silent_nodes == ("n1",)
     assert found.listing_delay_s is None
     assert found.lock is LockKind.FLOCK
 
@@ -38,8 +42,9 @@ def test_a_node_that_does_not_answer_leaves_a_question_open(tmp_path: Path, remo
 def test_a_node_that_gets_the_lock_too_rules_flock_out(tmp_path: Path) -> None:
     # A node whose flock is its own: the peer looks at another file of the same name.
     script = "import os, sys; *a, last = sys.argv[1:]; open(last + '2', 'w'); os.execv(a[0], [*a, last + '2'])"
-    found = probe(tmp_path, remote=(sys.executable, "-c", script))
+    found = probe(tmp_path, nodes={"n1": (sys.executable, "-c", script), "n2": ("env",), "n3": ("false",)})
     assert found.flock_excludes_nodes is False
+    assert found.silent_nodes == ("n3",)
     assert found.lock is LockKind.SOFT
 
 
@@ -63,7 +68,3 @@ def test_what_was_found_decides_the_lock() -> None:
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         probe(tmp_path / "none")
-
-
-def test_clock_of_a_local_disk_is_the_local_clock(tmp_path: Path) -> None:
-    assert abs(clock_offset_s(tmp_path)) < 5

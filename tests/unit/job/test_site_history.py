@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from resilient_launch.config.schema import CheckpointConfig
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.core.units import DAY_S
 from resilient_launch.job.attempt import Attempt, AttemptRecord
-from resilient_launch.job.site_history import MAX_AGE_S, failures_per_1000_node_days, note_attempt
-from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS
+from resilient_launch.job.site_history import MAX_AGE_S, node_rate, note_attempt, prior_rate
+from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS, mtbf_of_nodes_s
 
 
 def run(root: Path, name: str) -> RunPaths:
@@ -37,22 +38,42 @@ def note(file: Path, paths: RunPaths, cause: str, *, days: float, nodes: int = 1
     note_attempt(file, paths, attempt, record)
 
 
+def per_1000_node_days(file: Path, paths: RunPaths) -> float:
+    return node_rate(file, paths).per_second * 1000 * DAY_S
+
+
+def test_what_others_saw_is_worth_a_few_failures_at_most(tmp_path: Path) -> None:
+    file, mine, other = tmp_path / "history", run(tmp_path, "mine"), run(tmp_path, "other")
+    alone = prior_rate(CheckpointConfig(), mine, 100)
+    assert (alone.events, alone.mtbf_s) == (1.0, pytest.approx(mtbf_of_nodes_s(100)))
+    config = CheckpointConfig(failure_history=file)
+    assert prior_rate(config, mine, 100) == alone
+    note(file, other, "hang", days=0.5)
+    note(file, other, "hang", days=0.5)
+    assert prior_rate(config, mine, 100).events == 3.0
+    for _ in range(30):
+        note(file, other, "node_failure", days=0.5)
+    many = prior_rate(config, mine, 100)
+    assert many.events == 4.0
+    assert many.mtbf_s == pytest.approx(node_rate(file, mine).mtbf_s / 100)
+
+
 def test_what_other_runs_saw_of_the_nodes_takes_over_from_the_belief(tmp_path: Path) -> None:
     file, mine, other = tmp_path / "history", run(tmp_path, "mine"), run(tmp_path, "other")
-    assert failures_per_1000_node_days(file, mine) == pytest.approx(FAILURES_PER_1000_NODE_DAYS)
+    assert per_1000_node_days(file, mine) == pytest.approx(FAILURES_PER_1000_NODE_DAYS)
     for _ in range(30):
         note(file, other, "node_failure", days=0.5)
         note(file, other, "preempted", days=0.5)
     # Thirty in 3000 node-days, and the belief's one in 154.
     expected = (30 + 1) / (3000 + 1000 / FAILURES_PER_1000_NODE_DAYS) * 1000
-    assert failures_per_1000_node_days(file, mine) == pytest.approx(expected, rel=1e-3)
-    assert failures_per_1000_node_days(file, other) == pytest.approx(FAILURES_PER_1000_NODE_DAYS), "its own history"
+    assert per_1000_node_days(file, mine) == pytest.approx(expected, rel=1e-3)
+    assert per_1000_node_days(file, other) == pytest.approx(FAILURES_PER_1000_NODE_DAYS), "its own history"
 
 
 def test_lines_told_twice_old_ones_and_junk_count_for_nothing(tmp_path: Path) -> None:
     file, mine, other = tmp_path / "history", run(tmp_path, "mine"), run(tmp_path, "other")
     note(file, other, "hang", days=10)
-    before = failures_per_1000_node_days(file, mine)
+    before = per_1000_node_days(file, mine)
     text = file.read_text()
     good = json.loads(text)
     junk = [
@@ -62,7 +83,7 @@ def test_lines_told_twice_old_ones_and_junk_count_for_nothing(tmp_path: Path) ->
     ]  # fmt: skip
     file.write_text(text + text + "\n".join(junk) + "\n")
     note(file, other, "hang", days=1, ago_s=MAX_AGE_S + DAY_S)
-    assert failures_per_1000_node_days(file, mine) == before
+    assert per_1000_node_days(file, mine) == before
 
 
 def test_the_queue_before_a_silent_end_is_no_exposure(tmp_path: Path) -> None:
@@ -87,5 +108,5 @@ def test_links_pipes_and_missing_directories_stop_nothing(tmp_path: Path) -> Non
         )
         record = AttemptRecord(number=0, cause="hang", end_step=1, ended_at=9.0, action="requeue", why="")
         note_attempt(file, paths, attempt, record)
-        assert failures_per_1000_node_days(file, paths) == pytest.approx(FAILURES_PER_1000_NODE_DAYS)
+        assert per_1000_node_days(file, paths) == pytest.approx(FAILURES_PER_1000_NODE_DAYS)
     assert target.read_bytes() == b""

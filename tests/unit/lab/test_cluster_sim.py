@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +63,16 @@ def test_shares_add_up_and_are_reproducible(strategy: Strategy) -> None:
     assert once.useful + once.rework + once.wait + once.write + once.read == pytest.approx(1, abs=1e-9)
     assert simulate(cielo(80, 1), strategy, seed=5, days=10, imperfections=ROUGH) == once
     assert simulate(cielo(80, 1), strategy, seed=6, days=10, imperfections=ROUGH) != once
+
+
+def test_luck_is_taken_out_and_the_mean_stays() -> None:
+    drawn = [simulate(cielo(40, 24), STAGGERED, seed=seed, days=30) for seed in range(12)]
+    smooth = [shares.without_luck() for shares in drawn]
+    differences = [one.waste - other.waste for one, other in zip(drawn, smooth, strict=True)]
+    assert abs(fmean(differences)) < 3 * stdev(differences) / math.sqrt(len(differences))
+    assert stdev(shares.waste for shares in smooth) < 0.5 * stdev(shares.waste for shares in drawn)
+    for one in smooth:
+        assert one.useful + one.rework + one.wait + one.write + one.read == pytest.approx(1, abs=1e-9)
 
 
 def test_failures_are_the_same_for_every_strategy() -> None:

@@ -159,3 +159,13 @@ def test_a_long_queue_lists_the_directory_a_few_times_a_second() -> None:
 
 def test_the_head_of_slow_writers_looks_within_seconds() -> None:
     assert stagger.poll_delay_s(0, 1000.0, 1, 0.5) == stagger.HEAD_POLL_S[1]
+
+
+def test_whoever_is_next_looks_when_a_silent_one_stops_to_count() -> None:
+    usual_s = stagger.poll_delay_s(0, 1000.0, 1, 0.5)
+    assert stagger.poll_delay_s(0, 1000.0, 1, 0.5, lapse_s=3.0) == pytest.approx(3.1)
+    assert stagger.poll_delay_s(0, 1000.0, 1, 0.5, lapse_s=60.0) == usual_s
+    later = [stagger.poll_delay_s(position, 1000.0, 4, 0.5, lapse_s=3.0) for position in range(5)]
+    assert later == sorted(later) and len(set(later)) == 5
+    # However often that is about to happen, nobody lists the directory all the time.
+    assert stagger.poll_delay_s(0, 1000.0, 1, 0.5, lapse_s=-5.0) == pytest.approx(0.8)

@@ -29,7 +29,7 @@ def record(**fields: Any) -> bytes:
 
 
 def test_a_ticket_survives_the_file(tmp_path: Path) -> None:
-    path = tmp_path / tickets.ticket_name("wait", ID)
+    path = tmp_path / tickets.ticket_name(ID)
     path.write_bytes(tickets.encode_ticket(ticket()))
     assert tickets.read_ticket(path, ID) == ticket()
 
@@ -102,14 +102,24 @@ def test_links_pipes_and_directories_are_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["wait-x.json", f"wait-{ID}", f"../wait-{ID}.json", f"wait-{ID.upper()}.json", f"hold-{ID}.json.tmp", "wait"],
+    [
+        "wait-x.json",
+        f"wait-{ID}",
+        f"hold-{ID}.json",
+        f"hold-{'9' * 20}-{ID}.json",
+        f"../wait-{ID}.json",
+        f"wait-{ID.upper()}.json",
+        f"hold-1-{ID}.json.tmp",
+        "wait",
+    ],
 )
 def test_names_that_are_none(name: str) -> None:
     assert tickets.parse_ticket_name(name) is None
 
 
 def test_names_that_are_some() -> None:
-    assert tickets.parse_ticket_name(f"hold-{ID}.json") == ("hold", ID)
+    assert tickets.parse_ticket_name(tickets.ticket_name(ID)) == (ID, None)
+    assert tickets.parse_ticket_name(tickets.ticket_name(ID, 12.3)) == (ID, 12.0)
     assert tickets.is_member_name(tickets.member_name("/any/path/../at/all\n"))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -13,8 +14,7 @@ import pytest
 
 from resilient_launch.core.probe import LockKind, MountReport
 from resilient_launch.policy.stagger import Want, WriteSample
-from resilient_launch.stagger import tickets
-from resilient_launch.stagger.group import EXPIRY_S, LITTER_AGE_S, PATIENCE_S, Group
+from resilient_launch.stagger.group import EXPIRY_S, LITTER_AGE_S, PATIENCE_S, SILENT_S, Group
 from resilient_launch.stagger.ticket import OwnTicket, TurnLostError
 from resilient_launch.stagger.tickets import Member
 from resilient_launch.stagger.turn import Turn, TurnState
@@ -32,11 +32,10 @@ def want(**fields: Any) -> Want:
     return Want(id="", kind=fields.pop("kind", "save"), arrived=0.0, **{**known, **fields})
 
 
-def age(group: Group, ticket: OwnTicket, seconds: float) -> None:
+def age(ticket: OwnTicket, seconds: float) -> None:
     """Make the ticket look as if its owner had not been heard of for so long."""
-    path = group.directory / tickets.ticket_name(ticket.place, ticket.id)
     then = time.time() - seconds
-    os.utime(path, (then, then))
+    os.utime(ticket.path, (then, then))
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -85,9 +84,9 @@ def test_a_restore_is_a_holder_at_once(group: Group) -> None:
 def test_an_expired_holder_is_passed_over_and_learns_of_it(group: Group) -> None:
     frozen, waiter = OwnTicket(group, "a", want()), OwnTicket(group, "b", want(age_s=1.0))
     assert frozen.try_take()[0]
-    age(group, frozen, EXPIRY_S - 5)
+    age(frozen, EXPIRY_S - 5)
     assert not waiter.try_take()[0]
-    age(group, frozen, EXPIRY_S + 5)
+    age(frozen, EXPIRY_S + 5)
     assert waiter.try_take()[0]
     # What its owner remembers of the last sign of life is as old.
     frozen._heard -= EXPIRY_S + 5
@@ -98,11 +97,25 @@ def test_an_expired_holder_is_passed_over_and_learns_of_it(group: Group) -> None
 
 def test_a_silent_waiter_is_passed_over_until_it_is_heard_of(group: Group) -> None:
     silent, other = OwnTicket(group, "a", want(weight=9.0)), OwnTicket(group, "b", want())
-    age(group, silent, PATIENCE_S + 1)
+    age(silent, PATIENCE_S + 1)
     assert [entry.ticket.run for entry in group.look(time.time()).waiters] == ["b"]
     silent.touch()
     assert not other.try_take()[0]
     assert silent.try_take()[0]
+
+
+def test_a_waiter_knows_when_the_silent_ones_in_its_way_stop_to_count(group: Group) -> None:
+    holder = OwnTicket(group, "a", want(), place="hold")
+    first, second = OwnTicket(group, "b", want(weight=9.0)), OwnTicket(group, "c", want())
+    age(holder, SILENT_S - 2)
+    assert group.look(time.time()).lapse_s(second.id) == math.inf
+    age(holder, EXPIRY_S - 4)
+    assert group.look(time.time()).lapse_s(second.id) == pytest.approx(4, abs=1)
+    age(first, PATIENCE_S - 2)
+    view = group.look(time.time())
+    assert view.lapse_s(second.id) == pytest.approx(2, abs=1)
+    # Nobody is in one's own way.
+    assert view.lapse_s(first.id) == pytest.approx(4, abs=1)
 
 
 def test_a_ticket_that_was_removed_is_lost(group: Group) -> None:
@@ -128,6 +141,28 @@ def test_a_dead_process_is_passed_over_at_once(group: Group) -> None:
     assert done.stdout.strip() == "True"
     assert len(list(group.directory.glob("hold-*.json"))) == 1
     assert OwnTicket(group, "b", want()).try_take()[0]
+
+
+def test_a_run_that_is_started_again_has_given_back_what_it_held(group: Group) -> None:
+    code = (
+        "import sys, pathlib; from resilient_launch.stagger.group import Group;"
+        "from resilient_launch.stagger.ticket import OwnTicket; from resilient_launch.policy.stagger import Want;"
+        "t = OwnTicket(Group(pathlib.Path(sys.argv[1]), writers=1), 'a', Want(id='', kind='save', weight=9.0,"
+        "write_s=1.0, mtbf_s=1.0, age_s=1.0, period_s=1.0, arrived=0.0)); print(t.try_take()[0], flush=True);"
+        "sys.stdin.read()"
+    )
+    older = subprocess.Popen(
+        [sys.executable, "-c", code, str(group.directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert older.stdout is not None and older.stdout.readline().strip() == "True"
+        other = OwnTicket(group, "b", want())
+        assert not other.try_take()[0]
+        newer = OwnTicket(group, "a", want(age_s=1.0))
+        assert [entry.ticket.run for entry in group.look(time.time()).holders] == []
+        assert other.try_take()[0] and not newer.try_take()[0]
+    finally:
+        older.communicate()
 
 
 def test_without_a_mutex_a_taker_steps_back_from_a_crowd(tmp_path: Path) -> None:
@@ -167,7 +202,7 @@ def test_junk_is_ignored_and_left_alone(group: Group, tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     outside.write_text("{}")
     junk = [
-        group.directory / "hold-0123456789abcdef.json",
+        group.directory / "hold-9-0123456789abcdef.json",
         group.directory / "hold-zzz.json",
         group.directory / "notes.txt",
         group.directory / "member-0123456789abcdef.json",
@@ -175,7 +210,7 @@ def test_junk_is_ignored_and_left_alone(group: Group, tmp_path: Path) -> None:
     for path in junk[:3]:
         path.write_text('{"v": 1, "run": "../../etc"}')
     junk[3].symlink_to(outside)
-    (group.directory / "hold-fedcba9876543210.json").mkdir()
+    (group.directory / "hold-8-fedcba9876543210.json").mkdir()
     assert OwnTicket(group, "a", want()).try_take()[0]
     assert all(path.is_symlink() or path.exists() for path in junk)
     assert outside.read_text() == "{}"
@@ -183,7 +218,7 @@ def test_junk_is_ignored_and_left_alone(group: Group, tmp_path: Path) -> None:
 
 def test_litter_goes_after_a_while(group: Group) -> None:
     old = OwnTicket(group, "a", want())
-    age(group, old, LITTER_AGE_S + 1)
+    age(old, LITTER_AGE_S + 1)
     temporary = group.directory / ".new-0123456789abcdef"
     temporary.touch()
     os.utime(temporary, (1.0, 1.0))
@@ -286,3 +321,20 @@ def test_what_a_probe_found_decides_the_lock(tmp_path: Path, kind: LockKind) -> 
 def test_a_forged_note_about_the_mount_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / ".mount.json").write_text('{"v": 1, "lock": "/etc/passwd"}')
     assert Group(tmp_path).known_lock() is None
+
+
+def test_a_directory_that_is_full_is_reported_and_keeps_nothing_half_written(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, resource, sys, time; from resilient_launch.stagger.group import Group;"
+        "from resilient_launch.stagger.turn import Turn; from resilient_launch.policy.stagger import Want;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
+        "t = Turn(Group(pathlib.Path(sys.argv[1]), writers=1), 'a', Want(id='', kind='save', weight=9.0, write_s=1.0,"
+        "mtbf_s=1.0, age_s=1.0, period_s=1.0, arrived=0.0)); t.start();"
+        "[time.sleep(0.02) for _ in iter(lambda: bool(t.problem), True)];"
+        "print(t.problem, t.state, sep=': '); t.release()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "group")]
+    # Room for no byte: what a full disk or a quota looks like from here.
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "File too large: waiting"
+    assert list((tmp_path / "group").iterdir()) == []
