@@ -104,7 +104,7 @@ def test_a_shipped_mistake_is_named(tmp_path: Path, name: str, scenario: str, pi
 @pytest.mark.parametrize(
     ("kind", "scenario", "verdict", "word"),
     [
-        ("silent", "crash", "unusable", "no step was seen"),
+        ("silent", "crash", "unusable", "the job never checkpoints"),
         ("random", "crash", "not deterministic", "differ at step 7"),
         ("stamps", "crash", "not deterministic", "notes/saved_at"),
         ("never-restores", "crash", "different", "never resumes"),
