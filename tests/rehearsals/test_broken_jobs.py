@@ -1,4 +1,4 @@
-"""Jobs with one mistake each, rehearsed: every mistake is found, and called by its name."""
+"""Jobs with one mistake each, and one without, rehearsed: every mistake is found, and called by its name."""
 
 from __future__ import annotations
 
@@ -82,6 +82,20 @@ def job(kind: str, directory: Path) -> Path:
     path = directory / "job.yaml"
     path.write_text(yaml.safe_dump({**keys, "time": "10m", "signal_lead": "30s"}))
     return path
+
+
+def test_a_job_that_resumes_exactly_is_identical(tmp_path: Path) -> None:
+    names = ["crash", "drop", "world-size"]
+    options = [word for name in names for word in ("--scenario", name)]
+    code, found, said = rehearse(REPOSITORY / "configs" / "quickstart.yaml", tmp_path, *options)
+    assert (code, found["verdict"], found["schema"]) == (0, "identical", 1), said
+    assert [(each["name"], each["verdict"]) for each in found["scenarios"]] == [(name, "pass") for name in names]
+    crash, drop, world_size = found["scenarios"]
+    assert crash["digest"] == drop["digest"] == found["reference"]["digest"]
+    assert crash["test"] == "bit-exact" and "different seeds" in world_size["test"]
+    assert "seen to be missing, each: model, optimizer" in drop["why"]
+    for each in found["scenarios"]:
+        assert each["faults"] and [attempt["cause"] for attempt in each["attempts"]][-1] == "finished"
 
 
 @pytest.mark.parametrize(

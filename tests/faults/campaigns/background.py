@@ -119,7 +119,8 @@ class _Bench:
                 hold(not text or f"rank {victim}: " in text, "the error does not name the rank", text)
             group.finish()
             self._must_be(place, [NEW + 1])
-            hold(not _hidden(place), "litter outlives the next save", _hidden(place))
+            store.sweep(place)
+            hold(not _hidden(place), "litter outlives the next start", _hidden(place))
 
     def kill_training(self, victim: int, call: Call, *, is_left: bool) -> None:
         """The writer stands still between two calls, and goes on when the next start of the training has restored."""
@@ -280,6 +281,8 @@ class _Group:
                 said.append("")
             except CheckpointError as error:
                 said.append(str(error))
+            # It is durable before its writer is done: what nothing depends on comes last.
+            saver.settle()
             self._tell(rank, said, resumed)
             state.advance()
         self._wait_for_word(rank)

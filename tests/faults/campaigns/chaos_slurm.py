@@ -224,7 +224,7 @@ def _processes(variable: str) -> list[int]:
 def _cluster(testcluster: ModuleType) -> Iterator[dict[str, str]]:
     # Its path must be short, which TMPDIR need not be.
     cluster = testcluster.TestCluster(tempfile.mkdtemp(prefix="rlaunch-slurm-", dir="/tmp"))
-    cluster.up(until_exit_of=os.getpid())
+    cluster.up(testcluster.ClusterSpec(grace_s=4, kill_wait_s=2), until_exit_of=os.getpid())
     try:
         yield {**os.environ, **cluster.env()}
     finally:
