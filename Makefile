@@ -44,7 +44,7 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit
 
-# Minutes in the short form. FORM=long takes an hour or two; PARTS names some of the campaigns.
+# Minutes in the short form. FORM=long takes hours; PARTS names some of the campaigns.
 FORM ?= short
 faults: install
 	$(BIN)/python -m pytest tests/faults

@@ -1,4 +1,4 @@
-"""Jobs with one mistake each, rehearsed: every mistake is found, and called by its name."""
+"""Jobs with one mistake each, and one without, rehearsed: every mistake is found, and called by its name."""
 
 from __future__ import annotations
 
@@ -84,6 +84,20 @@ def job(kind: str, directory: Path) -> Path:
     return path
 
 
+def test_a_job_that_resumes_exactly_is_identical(tmp_path: Path) -> None:
+    names = ["crash", "drop", "world-size"]
+    options = [word for name in names for word in ("--scenario", name)]
+    code, found, said = rehearse(REPOSITORY / "configs" / "quickstart.yaml", tmp_path, *options)
+    assert (code, found["verdict"], found["schema"]) == (0, "identical", 1), said
+    assert [(each["name"], each["verdict"]) for each in found["scenarios"]] == [(name, "pass") for name in names]
+    crash, drop, world_size = found["scenarios"]
+    assert crash["digest"] == drop["digest"] == found["reference"]["digest"]
+    assert crash["test"] == "bit-exact" and "different seeds" in world_size["test"]
+    assert "seen to be missing, each: model, optimizer" in drop["why"]
+    for each in found["scenarios"]:
+        assert each["faults"] and [attempt["cause"] for attempt in each["attempts"]][-1] == "finished"
+
+
 @pytest.mark.parametrize(
     ("name", "scenario", "piece"),
     [
@@ -104,7 +118,7 @@ def test_a_shipped_mistake_is_named(tmp_path: Path, name: str, scenario: str, pi
 @pytest.mark.parametrize(
     ("kind", "scenario", "verdict", "word"),
     [
-        ("silent", "crash", "unusable", "no step was seen"),
+        ("silent", "crash", "unusable", "the job never checkpoints"),
         ("random", "crash", "not deterministic", "differ at step 7"),
         ("stamps", "crash", "not deterministic", "notes/saved_at"),
         ("never-restores", "crash", "different", "never resumes"),

@@ -7,6 +7,7 @@ there; what has one verifies, or an older one is used. Names are never used for 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from resilient_launch.checkpoint.store.choose import open_checkpoint
 from resilient_launch.checkpoint.store.commit import commit_directory
-from resilient_launch.checkpoint.store.errors import DamagedError, ForeignError
+from resilient_launch.checkpoint.store.errors import DamagedError, ForeignError, write_error
 from resilient_launch.checkpoint.store.files import FileWriter
 from resilient_launch.checkpoint.store.litter import discard, temporary_name
 from resilient_launch.checkpoint.store.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
@@ -50,11 +51,11 @@ class ObjectStore:
         """What is committed, newest of the lineage first."""
         with _telling(self._root):
             self._fs.invalidate_cache()
-            if not self._fs.exists(self._root):
+            if not self._is_there(self._root):
                 return []
             names = [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._root, detail=False)]
             found = [ident for name in names if (ident := CheckpointId.parse(name)) is not None]
-            return sorted((ident for ident in found if self._fs.exists(self._manifest(str(ident)))), reverse=True)
+            return sorted((ident for ident in found if self._is_there(self._manifest(str(ident)))), reverse=True)
 
     def push(self, checkpoint: Path) -> bool:
         """Copy one published checkpoint, verified as it is read; False where it is there already.
@@ -64,8 +65,7 @@ class ObjectStore:
         """
         with open_checkpoint(checkpoint) as opened:
             manifest = opened.manifest
-            if manifest.id in self.published():
-                there = self._read_manifest(manifest.name)
+            if (there := self._committed(manifest.name)) is not None:
                 if there.uuid != manifest.uuid:
                     raise CheckpointError(
                         f"another checkpoint is called {manifest.name}",
@@ -74,18 +74,33 @@ class ObjectStore:
                         hint="another URL: each run needs one of its own",
                     )
                 return False
+            directory = f"{self._root}/{manifest.name}"
+            with _telling(directory):
+                self._fs.makedirs(directory, exist_ok=True)
             for entry in manifest.files:
-                path = f"{self._root}/{manifest.name}/{entry.name}"
+                path = f"{directory}/{entry.name}"
                 with _telling(path):
-                    self._fs.makedirs(f"{self._root}/{manifest.name}", exist_ok=True)
                     with self._fs.open(path, "wb") as target:
                         for start in range(0, entry.size, entry.chunk_bytes):
                             count = min(entry.chunk_bytes, entry.size - start)
                             target.write(opened.reader(entry.name).read(start, count))
                     self._check_size(path, entry.size)
-            with _telling(self._manifest(manifest.name)):
-                self._fs.pipe_file(self._manifest(manifest.name), manifest.render())
+                    self._sync(path)
+            self._commit(manifest, directory)
         return True
+
+    def _commit(self, manifest: Manifest, directory: str) -> None:
+        path = self._manifest(manifest.name)
+        try:
+            with _telling(path):
+                self._sync(directory, self._root)
+                self._fs.pipe_file(path, manifest.render())
+                self._sync(path, directory)
+        except BaseException:
+            # Its caller is told that there is nothing.
+            with contextlib.suppress(Exception):
+                self._fs.rm_file(path)
+            raise
 
     def pull(self, directory: Path, which: CheckpointId | None = None, *, run_id: str = "") -> Pulled:
         """Bring ``which``, or the newest that verifies, into ``directory`` and publish it there as it was.
@@ -108,9 +123,12 @@ class ObjectStore:
         )
 
     def _fetch(self, manifest: Manifest, directory: Path) -> Path:
-        directory.mkdir(parents=True, exist_ok=True)
         temporary = directory / temporary_name(manifest.id)
-        temporary.mkdir()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+        except OSError as error:
+            raise write_error(error, "checkpoint directory can't be created", temporary) from error
         try:
             for entry in manifest.files:
                 self._fetch_file(manifest, entry, temporary)
@@ -132,6 +150,13 @@ class ObjectStore:
             why = f"{found.size} bytes instead of {entry.size}" if found.size != entry.size else "its digest is wrong"
             raise DamagedError("object does not have the content that was written", why=why, where=path)
 
+    def _committed(self, name: str) -> Manifest | None:
+        """What has this name; None where nothing has, or where its commit was cut off."""
+        try:
+            return self._read_manifest(name)
+        except DamagedError:
+            return None
+
     def _read_manifest(self, name: str) -> Manifest:
         path = self._manifest(name)
         with _telling(path):
@@ -146,6 +171,24 @@ class ObjectStore:
         if found != size:
             raise CheckpointError("the store kept another size", why=f"{found} instead of {size} bytes", where=path)
 
+    def _is_there(self, path: str) -> bool:
+        # fsspec's own ``exists`` takes a store that does not answer for one that has nothing.
+        try:
+            self._fs.info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _sync(self, *paths: str) -> None:
+        """On a mount, unlike in an object store, what was written may wait long in memory."""
+        if getattr(self._fs, "local_file", False):
+            for path in paths:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+
     def _manifest(self, name: str) -> str:
         return f"{self._root}/{name}/{MANIFEST_NAME}"
 
@@ -159,11 +202,19 @@ def _telling(path: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise DamagedError("object is missing", where=path) from error
+    except OSError as error:
+        if error.errno is None:
+            raise _refusal(error, path) from error
+        raise write_error(error, "the object store refuses", Path(path)) from error
     # Each of fsspec's file systems has exceptions of its own.
     except Exception as error:
-        raise CheckpointError(
-            "the object store refuses",
-            where=path,
-            why=f"{type(error).__name__}: {error}",
-            hint="check the URL and the credentials; s3:// needs s3fs, gs:// needs gcsfs",
-        ) from error
+        raise _refusal(error, path) from error
+
+
+def _refusal(error: Exception, path: str) -> CheckpointError:
+    return CheckpointError(
+        "the object store refuses",
+        where=path,
+        why=f"{type(error).__name__}: {error}",
+        hint="check the URL and the credentials; s3:// needs s3fs, gs:// needs gcsfs",
+    )

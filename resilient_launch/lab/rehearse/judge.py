@@ -37,9 +37,11 @@ def judge_reference(reference: Outcome) -> Judgement | None:
     """What keeps this job from being rehearsed at all; None where nothing does."""
     where = f"logs in {reference.paths.logs}"
     if not reference.records:
+        ended = reference.error.splitlines()[-1] if reference.error else reference.reason
+        never = "the job never checkpoints: it finished, and no step was seen"
         return Judgement(
             verdict="fail",
-            why=f"no step was seen: {reference.error.splitlines()[-1] if reference.error else reference.reason}",
+            why=never if reference.is_finished else f"no step was seen: {ended}",
             piece="attach",
             hint=f"the script joins with rl.attach() and goes through run.steps, or calls run.boundary; {where}",
         )

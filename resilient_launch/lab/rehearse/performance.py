@@ -243,7 +243,7 @@ class _Play:
             view = self._connection.scheduler.show(self._job_id)
             if view is not None and not view.is_over:
                 self._connection.scheduler.cancel(self._job_id)
-                self._wait(self._is_job_over, STEP_TIMEOUT_S, "the job's end")
+                self._wait(self._is_job_over, STEP_TIMEOUT_S, "the job's end", outlasts_run=True)
         for node in self._config.fake.node_names:
             with contextlib.suppress(RlaunchError):
                 fake.resume_node(node)
@@ -341,7 +341,7 @@ class _Play:
 
     def _change_world(self) -> None:
         stop_run(self._paths, self._connection, timeout_s=STEP_TIMEOUT_S)
-        self._wait(self._is_job_over, STEP_TIMEOUT_S, "the job's end")
+        self._wait(self._is_job_over, STEP_TIMEOUT_S, "the job's end", outlasts_run=True)
         workers = self._config.workers_per_node
         checkpoint = replace(self._config.checkpoint, on_topology_change="warn")
         changed = replace(self._config, checkpoint=checkpoint)
@@ -363,11 +363,14 @@ class _Play:
         view = self._connection.scheduler.show(self._job_id)
         return view is None or view.is_over
 
-    def _wait(self, condition: Callable[[], T], timeout_s: float, what: str) -> T:
-        """The first true value of ``condition``; RlaunchError at the deadline, and when the run is over before it."""
+    def _wait(self, condition: Callable[[], T], timeout_s: float, what: str, *, outlasts_run: bool = False) -> T:
+        """The first true value of ``condition``; RlaunchError at the deadline, and when the run is over before it.
+
+        What ``outlasts_run`` is also waited for when there is a verdict already.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
-            is_over = read_verdict(self._paths) is not None
+            is_over = not outlasts_run and read_verdict(self._paths) is not None
             if value := condition():
                 return value
             if is_over or time.monotonic() > deadline:

@@ -14,7 +14,17 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.faults.campaigns import chaos, damage, mutations, power_cut, reordering, strikes, torch_ranks
+from tests.faults.campaigns import (
+    background,
+    chaos,
+    chaos_slurm,
+    damage,
+    mutations,
+    power_cut,
+    reordering,
+    strikes,
+    torch_ranks,
+)
 from tests.faults.campaigns.tally import StopError, Tally, say
 from tests.leaving_out import is_ci
 
@@ -25,12 +35,14 @@ PARTS: dict[str, Callable[[Tally], None]] = {
     "reordering": reordering.reordering,
     "power-cuts": power_cut.power_cuts,
     "torch-ranks": torch_ranks.torch_ranks,
+    "background": background.background,
     "mutations": mutations.mutations,
     "chaos-article": chaos.chaos_article,
     "chaos-quickstart": chaos.chaos_quickstart,
+    "chaos-slurm": chaos_slurm.chaos_slurm,
 }
 
-NEED_STRACE = {"crash-points", "errors", "reordering", "torch-ranks", "mutations"}
+NEED_STRACE = {"crash-points", "errors", "reordering", "torch-ranks", "background", "mutations"}
 
 
 def main() -> None:
@@ -39,6 +51,10 @@ def main() -> None:
     options.add_argument("--form", choices=["short", "long"], default="short")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only", help="one case, by the name that its failure printed")
+    options.add_argument(
+        "--share", type=_share, default=(0, 1), metavar="I/N", help="the I-th of N shares of the cases"
+    )
+    options.add_argument("--at-once", type=int, default=0, metavar="N", help="schedules played at the same time")
     options.add_argument("--json", action="store_true", help="counts and failures as one JSON object on stdout")
     options.add_argument("--first", action="store_true", help="stop at the first failure")
     given = options.parse_args()
@@ -46,7 +62,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if unknown := set(given.parts) - PARTS.keys():
         options.error(f"no such part: {', '.join(sorted(unknown))}")
-    tally = Tally(form=given.form, seed=given.seed, only=given.only, stops_at_first=given.first)
+    tally = Tally(
+        form=given.form,
+        seed=given.seed,
+        only=given.only,
+        share=given.share,
+        at_once=given.at_once,
+        stops_at_first=given.first,
+    )
     with contextlib.suppress(StopError):
         for part in given.parts or PARTS:
             _run(part, tally)
@@ -59,6 +82,11 @@ def main() -> None:
         print(f"{counts}; {len(tally.failures)} bad")
     is_incomplete = not tally.counts or (is_ci() and tally.left_out)
     sys.exit(1 if tally.failures or is_incomplete else 0)
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    return int(number) - 1, int(of)
 
 
 def _run(part: str, tally: Tally) -> None:

@@ -8,27 +8,26 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from resilient_launch.checkpoint.store import published
 from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.attempt import read_ends
 from resilient_launch.lab.verify import final_digest
 from resilient_launch.launch.clusters import fake_state_dir
 from resilient_launch.report.state import read_verdict
+from tests.faults.campaigns.meddling import Meddler
 from tests.faults.campaigns.tally import Tally, hold, say
 
 MAIN = "from resilient_launch.cli.main import main; main()"
@@ -78,10 +77,16 @@ QUICKSTART = Program(
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The faults of one run; ``damages`` are the attempts after whose end a bit of the newest checkpoint flips."""
+    """The faults of one run; ``damages`` are the attempts after whose end a bit of the newest checkpoint flips.
+
+    At each step of ``writer_kills`` a process that writes checkpoints in the background dies. Without ``preload``
+    workers are started and not forked.
+    """
 
     faults: list[dict[str, Any]]
-    damages: frozenset[int]
+    damages: frozenset[int] = frozenset()
+    writer_kills: tuple[int, ...] = ()
+    preload: bool = True
     checkpoint: dict[str, Any]
     signals: str
     grace_s: int
@@ -101,11 +106,9 @@ def _chaos(tally: Tally, part: str, program: Program, num_schedules: int) -> Non
         # A replay may name a schedule that this form does not reach.
         names = [tally.only]
     stopping = threading.Event()
-    with tempfile.TemporaryDirectory(prefix="rlaunch-chaos-") as scratch, _players(program.at_once, stopping) as pool:
-        quiet = Schedule(faults=[], damages=frozenset(), checkpoint={"every": "100 steps"}, signals="tree", grace_s=30)
-        undisturbed = _perform(program, quiet, Path(scratch) / "reference", stopping)
-        hold(not undisturbed.problem, f"without faults: {undisturbed.problem}", undisturbed.text[-TAIL:])
-        reference = undisturbed.digest
+    at_once = tally.at_once or program.at_once
+    with tempfile.TemporaryDirectory(prefix="rlaunch-chaos-") as scratch, _players(at_once, stopping) as pool:
+        reference = undisturbed(program, Path(scratch) / "reference")
         schedules = [draw(program, random.Random(f"{tally.seed}/{name}")) for name in names]
         roots = [Path(scratch) / name for name in names]
         for name, schedule, performed in zip(
@@ -115,13 +118,16 @@ def _chaos(tally: Tally, part: str, program: Program, num_schedules: int) -> Non
             strict=True,
         ):
             with tally.case(part, name):
-                said = f"{schedule}\n{performed.text[-TAIL:]}"
-                hold(not performed.problem, performed.problem, said)
-                hold(performed.digest == reference, f"digest {performed.digest} instead of {reference}", said)
-                say(f"{name}: as without faults ({performed.num_faults} faults, {performed.num_attempts} attempts)")
-                tally.counts["schedules"] += 1
-                tally.counts["faults in schedules"] += performed.num_faults
-                tally.counts["attempts in schedules"] += performed.num_attempts
+                must_equal(performed, reference, f"{schedule}\n{performed.text[-TAIL:]}")
+                count(tally, name, performed)
+
+
+def undisturbed(program: Program, root: Path) -> str:
+    """The digest that the program ends with when nothing happens to it."""
+    quiet = Schedule(faults=[], checkpoint={"every": "100 steps"}, signals="tree", grace_s=30)
+    performed = _perform(program, quiet, root, threading.Event())
+    hold(not performed.problem, f"without faults: {performed.problem}", performed.text[-TAIL:])
+    return performed.digest
 
 
 def draw(program: Program, rng: random.Random) -> Schedule:
@@ -141,7 +147,9 @@ def draw(program: Program, rng: random.Random) -> Schedule:
                     {"at": at, "do": "kill-worker", "rank": rank, "signal": rng.choice(["KILL", "SEGV", "ABRT"])}
                 )
             case "fail-node":
-                faults += [{"at": at, "do": "fail-node", "node": node}, {"at": at, "do": "resume-node"}]
+                # A node that is only cut off lives on, with the attempt's processes on it.
+                cut_off = {"partition_network": rng.random() < 0.5}
+                faults += [{"at": at, "do": "fail-node", "node": node, **cut_off}, {"at": at, "do": "resume-node"}]
             case "stop-worker":
                 faults.append({"at": at, "do": "stop-worker", "rank": rank})
             case "drain":
@@ -157,9 +165,13 @@ def draw(program: Program, rng: random.Random) -> Schedule:
     return Schedule(
         faults=faults,
         damages=frozenset(number for number in range(4) if rng.random() < 0.2),
+        # The article's training has none.
+        writer_kills=(rng.randrange(5, 60),) if program is QUICKSTART and rng.random() < 0.4 else (),
         checkpoint={"every": f"{rng.choice([15, 40, 110])} steps", "keep": rng.randint(1, 3)},
         signals=rng.choice(["tree", "task"]),
         grace_s=rng.choice([5, 30]),
+        # A process with torch in it costs more than all the rest of a training that needs none.
+        preload=program is QUICKSTART or rng.random() < 0.2,
     )
 
 
@@ -171,14 +183,20 @@ class Performed:
     digest: str
     text: str
     num_attempts: int
-    num_damages: int
+    num_faults: int = 0
 
-    @property
-    def num_faults(self) -> int:
-        """Those that did strike: a run may be over before the moment of its last ones."""
-        return (
-            sum(line.startswith("fault ") and " at step " in line for line in self.text.splitlines()) + self.num_damages
-        )
+
+def must_equal(performed: Performed, reference: str, said: str) -> None:
+    """The run finished with the ``reference`` digest; ``said`` is what a failure shows."""
+    hold(not performed.problem, performed.problem, said)
+    hold(performed.digest == reference, f"digest {performed.digest} instead of {reference}", said)
+
+
+def count(tally: Tally, name: str, performed: Performed) -> None:
+    say(f"{name}: as without faults ({performed.num_faults} faults, {performed.num_attempts} attempts)")
+    tally.counts["schedules"] += 1
+    tally.counts["faults in schedules"] += performed.num_faults
+    tally.counts["attempts in schedules"] += performed.num_attempts
 
 
 @contextlib.contextmanager
@@ -193,59 +211,64 @@ def _players(at_once: int, stopping: threading.Event) -> Iterator[ThreadPoolExec
 
 
 def _perform(program: Program, schedule: Schedule, root: Path, stopping: threading.Event) -> Performed:
+    meddler = Meddler(damages=schedule.damages, writer_kills=schedule.writer_kills, root=root)
+    with _cluster(root):
+        performed = perform(_config(program, schedule), root, stopping, tend=meddler.tend)
+    return replace(performed, num_faults=_num_struck(performed.text) + meddler.num_done)
+
+
+def perform(
+    config: dict[str, Any],
+    root: Path,
+    stopping: threading.Event,
+    *,
+    env: Mapping[str, str] | None = None,
+    tend: Callable[[RunPaths], None] = lambda paths: None,
+) -> Performed:
+    """Submit and follow a run below ``root``, a new directory. ``tend`` is called again and again until it is over."""
     root.mkdir()
-    config = root / "config.yaml"
-    config.write_text(yaml.safe_dump(_config(program, schedule)))
+    file = root / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
     paths, output = RunPaths.of(RUN, root), root / "output.txt"
-    with _cluster(root), output.open("wb") as out:
+    with output.open("wb") as out:
         child = subprocess.Popen(
-            [sys.executable, "-c", MAIN, "submit", str(config), "--wait", "--root", str(root)],
+            [sys.executable, "-c", MAIN, "submit", str(file), "--wait", "--root", str(root)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, **(env or {}), "PYTHONPATH": str(REPOSITORY)},
         )
-        problem, num_damages = "", 0
-        left = set(schedule.damages)
+        problem = ""
         deadline = time.monotonic() + TIMEOUT_S
-        while child.poll() is None:
-            if stopping.is_set() or time.monotonic() > deadline:
-                problem = "stopped" if stopping.is_set() else f"did not end within {TIMEOUT_S:.0f} s"
-                child.send_signal(signal.SIGKILL)
-                child.wait()
-            for number in left & _interrupted(paths):
-                left.discard(number)
-                num_damages += _flip_a_bit(paths.checkpoints)
-            time.sleep(POLL_S)
-        verdict = read_verdict(paths) or {}
-        if not problem and (child.returncode or verdict.get("state") != "finished"):
-            problem = (
-                f"exit {child.returncode}, {verdict.get('state')}: {verdict.get('why')} {verdict.get('error', '')}"
-            )
-        digest = "" if problem else final_digest(paths)
+        try:
+            while child.poll() is None and not problem:
+                if stopping.is_set() or time.monotonic() > deadline:
+                    problem = "stopped" if stopping.is_set() else f"did not end within {TIMEOUT_S:.0f} s"
+                tend(paths)
+                time.sleep(POLL_S)
+        finally:
+            child.kill()
+            child.wait()
+    verdict = read_verdict(paths) or {}
+    if not problem and (child.returncode or verdict.get("state") != "finished"):
+        problem = f"exit {child.returncode}, {verdict.get('state')}: {verdict.get('why')} {verdict.get('error', '')}"
     return Performed(
         problem=problem,
-        digest=digest,
+        digest="" if problem else final_digest(paths),
         text=output.read_text(errors="replace"),
         num_attempts=len(read_ends(paths)),
-        num_damages=num_damages,
     )
 
 
-def _config(program: Program, schedule: Schedule) -> dict[str, Any]:
-    partitions = [
-        {"name": "low", "tier": 1, "preempt": "requeue", "grace": f"{schedule.grace_s}s"},
-        {"name": "high", "tier": 10},
-    ]
+def common_keys(program: Program, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run of the program has in its configuration on any cluster."""
     return {
         **program.keys,
         "name": RUN,
-        "cluster": "fake",
         "python": sys.executable,
         "time": "10m",
-        "signal_lead": "20s",
-        "checkpoint": schedule.checkpoint,
+        "checkpoint": dict(checkpoint),
         # The faults are ours: none of them counts against the run.
         "restart": {
             "backoff": "0s",
@@ -254,7 +277,20 @@ def _config(program: Program, schedule: Schedule) -> dict[str, Any]:
             "same_step": 20,
             "exclude_nodes": False,
         },
-        "hang": {"floor": "5s"},
+        "hang": {"floor": "5s", "ceiling": "60s"},
+    }
+
+
+def _config(program: Program, schedule: Schedule) -> dict[str, Any]:
+    partitions = [
+        {"name": "low", "tier": 1, "preempt": "requeue", "grace": f"{schedule.grace_s}s"},
+        {"name": "high", "tier": 10},
+    ]
+    return {
+        **common_keys(program, schedule.checkpoint),
+        "cluster": "fake",
+        "signal_lead": "20s",
+        "preload": schedule.preload,
         "fake": {
             "nodes": program.num_nodes + 1,
             "cpus": 4,
@@ -275,18 +311,6 @@ def _cluster(root: Path) -> Iterator[None]:
         FakeCluster(fake_state_dir(root)).down()
 
 
-def _interrupted(paths: RunPaths) -> set[int]:
-    """Attempts that ended, and that another one follows."""
-    return {number for number, end in read_ends(paths).items() if end.action == "requeue"}
-
-
-def _flip_a_bit(checkpoints: Path) -> int:
-    """Damage the newest checkpoint; how many were."""
-    newest = next(iter(published(checkpoints)), None)
-    with contextlib.suppress(OSError, ValueError):
-        file = max((checkpoints / str(newest)).glob("*.bin"), key=lambda path: path.stat().st_size)
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2] ^= 1
-        file.write_bytes(data)
-        return 1
-    return 0
+def _num_struck(text: str) -> int:
+    """The faults that did strike: a run may be over before the moment of its last ones."""
+    return sum(line.startswith("fault ") and " at step " in line for line in text.splitlines())

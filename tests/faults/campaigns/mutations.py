@@ -18,6 +18,7 @@ PACKAGE = "resilient_launch"
 PARTS = ("crash-points", "errors", "damage", "reordering", "power-cuts")
 TIMEOUT_S = 900
 COMMIT, FILES, LITTER = "checkpoint/store/commit.py", "checkpoint/store/files.py", "checkpoint/store/litter.py"
+OBJECTS, PROCESS = "checkpoint/store/objects.py", "checkpoint/background/process.py"
 PRUNE, DURABLE = "checkpoint/store/prune.py", "core/durable.py"
 
 
@@ -139,6 +140,37 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        name="an error of the background's writer is passed over",
+        part="background",
+        patches=(
+            (
+                PROCESS,
+                '        except CheckpointError as error:\n            return {"op": "failed", ',
+                "        except CheckpointError as error:\n"
+                '            channel.send({"op": "durable", "num_bytes": 0, "write_s": 0.0, "commit_s": 0.0})\n'
+                '            return {"op": "done", ',
+            ),
+        ),
+    ),
+    Mutation(
+        name="a worker group that starts again does not fence the one before",
+        part="background",
+        patches=((LITTER, "(ident.attempt, ident.restart) >= (attempt, restart)", "ident.attempt >= attempt"),),
+    ),
+    Mutation(
+        name="a copy without rename begins with its manifest",
+        part="crash-points",
+        patches=(
+            (OBJECTS, "            self._commit(manifest, directory)\n        return True", "        return True"),
+            (
+                OBJECTS,
+                "                self._fs.makedirs(directory, exist_ok=True)\n",
+                "                self._fs.makedirs(directory, exist_ok=True)\n"
+                "            self._commit(manifest, directory)\n",
+            ),
+        ),
+    ),
+    Mutation(
         name="a claim appears before its content",
         part="crash-points",
         patches=(
@@ -157,6 +189,10 @@ MUTATIONS = (
 )
 
 
+def _parts(mutation: Mutation, *, is_long: bool) -> list[str]:
+    return [mutation.part, *(part for part in PARTS if is_long and part != mutation.part)]
+
+
 def mutations(tally: Tally) -> None:
     """The long form asks every part about each mutation, the short one asks the part that is sure to notice."""
     for mutation in MUTATIONS:
@@ -165,7 +201,7 @@ def mutations(tally: Tally) -> None:
         with tally.case("mutations", mutation.name), tempfile.TemporaryDirectory(prefix="rlaunch-mutant-") as scratch:
             _write_mutant(mutation, Path(scratch))
             caught = {}
-            for part in PARTS if tally.is_long else (mutation.part,):
+            for part in _parts(mutation, is_long=tally.is_long):
                 if seen := _notices(part, Path(scratch), seed=tally.seed):
                     caught[part] = seen
             hold(mutation.part in caught, "nobody noticed" if not caught else f"only {', '.join(caught)} noticed")

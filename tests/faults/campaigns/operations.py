@@ -68,8 +68,8 @@ class Save:
         hold(ended.code != RAISED, "the save ended with an error that is none of ours", ended.text)
         allowed = [old, ident(20)] if ended.code is None else [ident(20)] if ended.code == DONE else [old]
         must_load(place, allowed, self.shape)
-        lies = [line for line in ended.trace if _IS_LOST.search(line)] if ended.code == DONE else []
-        hold(not lies, "the save was reported although its files may not be on the disk", lies)
+        if ended.code == DONE:
+            must_be_durable(ended.trace)
         if ended.code is not None and ended.code != DONE:
             hold(str(place) in ended.text and "\ntry: " in ended.text, "the error says nothing that helps", ended.text)
             left = [path.name for path in place.iterdir() if path.name.startswith(".")]
@@ -186,6 +186,12 @@ class Claim:
         next_start(paths.checkpoints, self.shape, attempt=after.number)
         left = [path.name for path in paths.attempts.iterdir() if path.name.startswith(".")]
         hold(not left, "litter of a claim outlives the next one", left)
+
+
+def must_be_durable(trace: Sequence[str]) -> None:
+    """A save was reported: nothing that makes it durable has failed."""
+    lies = [line for line in trace if _IS_LOST.search(line)]
+    hold(not lies, "the save was reported although its files may not be on the disk", lies)
 
 
 def claim(paths: RunPaths, job_id: str) -> attempts.Attempt:

@@ -57,6 +57,7 @@ def reordering(tally: Tally) -> None:
             for prefix in range(len(recording.steps) + 1):
                 if not tally.wants(f"{history.name}/{prefix}"):
                     continue
+                tally.counts["prefixes"] += 1
                 marks = tuple(step.text for step in recording.steps[:prefix] if isinstance(step, Mark))
                 for disk in disks(recording, prefix, most=most, seed=tally.seed):
                     key = (_digest(disk), marks)
@@ -64,7 +65,6 @@ def reordering(tally: Tally) -> None:
                         seen.add(key)
                         with tally.case("reordering", f"{history.name}/{prefix}"), _laid_out(disk, Path(scratch)) as at:
                             history.check(at, marks)
-            tally.counts["prefixes"] += len(recording.steps) + 1 if tally.only is None else 1
             tally.counts["disks after reordering"] += len(seen)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.faults.campaigns import operations
+from tests.faults.campaigns import marker, operations
 from tests.faults.campaigns.operations import Operation
 from tests.faults.campaigns.tally import Tally, hold
 from tests.faults.campaigns.tracing import Call, calls, run
@@ -23,7 +23,7 @@ CODES = ("EIO", "ESTALE", "EINTR", "ENOSPC", "EDQUOT")
 
 def crash_points(tally: Tally) -> None:
     """SIGKILL on the way into every call; the state of the disk is then that of the moment between two calls."""
-    for operation in operations.torch_free(is_long=tally.is_long):
+    for operation in _operations(is_long=tally.is_long):
         with _bench(operation) as bench:
             for call in bench.calls():
                 name = f"{operation.name}/{call}"
@@ -35,17 +35,21 @@ def crash_points(tally: Tally) -> None:
 
 def errors(tally: Tally) -> None:
     """Every call fails once with each error that it can have; and all calls of its name do, from it on."""
-    num_core = len(operations.torch_free(is_long=False))
-    for place, operation in enumerate(operations.torch_free(is_long=tally.is_long)):
+    core = {operation.name for operation in _operations(is_long=False)}
+    for operation in _operations(is_long=tally.is_long):
         with _bench(operation) as bench:
             for number, call in enumerate(bench.calls()):
-                for code in codes(call, number, is_long=tally.is_long and place < num_core):
+                for code in codes(call, number, is_long=tally.is_long and operation.name in core):
                     name = f"{operation.name}/{call}/{code}"
                     if tally.wants(name):
                         with tally.case("errors", name):
                             when = f"{call.count}{'+' if code.endswith(LASTING) else ''}"
                             _strike(bench, call, f"inject={call.name}:error={code.removesuffix(LASTING)}:when={when}")
                             tally.counts["errors injected"] += 1
+
+
+def _operations(*, is_long: bool) -> list[Operation]:
+    return [*operations.torch_free(is_long=is_long), *marker.operations()]
 
 
 def codes(call: Call, number: int, *, is_long: bool) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,12 +36,15 @@ def hold(promise: object, what: str, *seen: object) -> None:
 class Tally:
     """Counts by name, failures with the command that replays each, and what could not run here and why.
 
-    ``only`` is the one case to run, by its name; None runs all of them.
+    ``only`` is the one case to run, by its name; None runs all of them, or of the cases the ``share`` (number, of how
+    many). ``at_once`` schedules are played at the same time, 0 means the part's own number.
     """
 
     form: str = "short"
     seed: int = 1
     only: str | None = None
+    share: tuple[int, int] = (0, 1)
+    at_once: int = 0
     stops_at_first: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, str]] = field(default_factory=list)
@@ -51,7 +55,8 @@ class Tally:
         return self.form == "long"
 
     def wants(self, case: str) -> bool:
-        return self.only is None or self.only == case
+        number, of = self.share
+        return self.only == case if self.only is not None else zlib.crc32(case.encode()) % of == number
 
     @contextmanager
     def case(self, part: str, name: str) -> Iterator[None]:

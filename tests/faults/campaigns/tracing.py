@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -78,7 +79,28 @@ def run(act: Callable[[], object], *options: str) -> Ended:
         text = outcome[:].rstrip(b"\0").decode(errors="replace")
         outcome.close()
         code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        return Ended(code=code, text=text, trace=trace.read_text(errors="surrogateescape").splitlines())
+        return Ended(code=code, text=text, trace=read_trace(trace))
+
+
+@contextmanager
+def attached(pid: int, *options: str) -> Iterator[Path]:
+    """strace with ``options`` on a process that is there already and all its threads; gives its record, a file."""
+    with tempfile.TemporaryDirectory(prefix="rlaunch-trace-") as scratch:
+        trace = Path(scratch) / "trace"
+        trace.touch()
+        command = ["strace", "-f", "-qqq", "-y", "-o", str(trace), *options, "-p", str(pid)]
+        tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            _wait_for_tracer(pid, tracer)
+            yield trace
+        finally:
+            # It lets go of what still lives.
+            tracer.send_signal(signal.SIGINT)
+            tracer.communicate(timeout=ATTACH_TIMEOUT_S)
+
+
+def read_trace(trace: Path) -> list[str]:
+    return trace.read_text(errors="surrogateescape").splitlines()
 
 
 def calls(act: Callable[[], object], place: Path) -> list[Call]:

@@ -1,5 +1,6 @@
 """Checkpoints in object stores: the manifest commits, content verifies, and what is half there is not there."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,52 @@ def test_a_push_that_breaks_anywhere_commits_nothing_and_can_be_repeated(tmp_pat
         assert objects.pull(tmp_path / "there").manifest.id == ident(10)
     finally:
         MemoryFileSystem.store.clear()
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100])
+def test_a_commit_that_was_cut_off_is_none_and_is_made_again(tmp_path: Path, num_bytes: int) -> None:
+    objects = ObjectStore(LocalFileSystem(), str(tmp_path / "remote"))
+    for step in (10, 20):
+        objects.push(save(tmp_path / "here", step))
+    manifest = tmp_path / "remote" / str(ident(20)) / "MANIFEST.json"
+    manifest.write_bytes(manifest.read_bytes()[:num_bytes])
+    assert objects.pull(tmp_path / "there").manifest.id == ident(10)
+    assert objects.push(tmp_path / "here" / str(ident(20)))
+    assert objects.pull(tmp_path / "there").manifest.id == ident(20)
+
+
+class SilentStore(LocalFileSystem):
+    """Does not answer when it is asked about one of its files."""
+
+    cachable = False
+    silent = ""
+
+    def info(self, path: Any, **options: Any) -> Any:
+        if self.silent and str(path).endswith(self.silent):
+            raise OSError(errno.EIO, "I/O error")
+        return super().info(path, **options)
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    fs = SilentStore()
+    objects = ObjectStore(fs, str(tmp_path / "remote"))
+    for step in (10, 20):
+        objects.push(save(tmp_path / "here", step))
+    fs.silent = f"{ident(20)}/MANIFEST.json"
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        objects.pull(tmp_path / "there")
+    fs.silent = "remote"
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        objects.published()
+
+
+def test_a_directory_here_that_can_not_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    objects = ObjectStore(LocalFileSystem(), str(tmp_path / "remote"))
+    objects.push(save(tmp_path / "here", 10))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="can't be created") as caught:
+        objects.pull(tmp_path / "file" / "there")
+    assert str(tmp_path / "file") in caught.value.where
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest"])

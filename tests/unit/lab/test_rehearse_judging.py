@@ -173,13 +173,14 @@ def test_final_states_that_differ_without_a_step_that_does() -> None:
 
 def test_references_that_can_not_be_rehearsed() -> None:
     assert judge_reference(WHOLE) is None
-    for broken, piece in (
-        (outcome([]), "attach"),
-        (outcome(REFERENCE, is_finished=False), "run"),
-        (outcome(REFERENCE, seen={"saves": []}), "checkpoint"),
+    for broken, piece, word in (
+        (outcome([]), "attach", "never checkpoints"),
+        (outcome([], is_finished=False), "attach", "no step was seen: "),
+        (outcome(REFERENCE, is_finished=False), "run", "did not finish"),
+        (outcome(REFERENCE, seen={"saves": []}), "checkpoint", "never checkpoints"),
     ):
         judgement = judge_reference(broken)
-        assert judgement is not None and judgement.piece == piece
+        assert judgement is not None and judgement.piece == piece and word in judgement.why
 
 
 def test_every_piece_that_is_left_out_must_be_seen() -> None:
