@@ -290,7 +290,9 @@ class NodeAgent:
         self._stop_agreed = True
         self._elastic.end_with_this_group()
         if step is None:
-            log.info("no step was begun since the last checkpoint: leaving at once")
+            why = "no rank of this worker group has begun to step: leaving at once"
+            log.info("%s", why)
+            self._events.emit("decision", flush=True, what="no emergency checkpoint", why=why)
             self._elastic.kill_workers()
         else:
             log.info("every rank saves at step %d and leaves", step)

@@ -9,7 +9,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +69,8 @@ class Once:
         self._store: Store | None = None
 
     @contextlib.contextmanager
-    def block(self, step: int, name: str) -> Iterator[bool]:
-        """Whether it is due; done once the block ends without an exception."""
+    def block(self, step: int, name: str, *, is_cut_short: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Whether it is due; done once the block ends without an exception, and ``is_cut_short`` says no then."""
         if step < 0 or not _NAME.fullmatch(name):
             raise UsageError(
                 f"once for {name!r} at step {step}",
@@ -86,7 +86,7 @@ class Once:
             yield True
         finally:
             _set_random_state(before)
-        if self._workplace.rank == 0:
+        if self._workplace.rank == 0 and not is_cut_short():
             self._done.add(step, name, self._workplace.attempt)
 
     def _ask(self, step: int, name: str) -> bool:

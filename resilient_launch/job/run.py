@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from resilient_launch.core.errors import UsageError
 from resilient_launch.core.events import EventWriter
@@ -16,6 +16,7 @@ from resilient_launch.job.error_file import write_error_file
 from resilient_launch.job.local_work import LocalWork
 from resilient_launch.job.once import Once
 from resilient_launch.job.page import Action, Outcome, Page, Phase, Reason
+from resilient_launch.job.polling import Polling
 from resilient_launch.job.rework import ReworkCheck
 from resilient_launch.job.saver import Saver
 from resilient_launch.job.workplace import Workplace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WINDOW_STEPS = 50
 WINDOW_S = 1.0
 HOLD_TIMEOUT_S = 30.0
+T = TypeVar("T")
 log = logging.getLogger("rlaunch")
 
 
@@ -59,7 +61,7 @@ class Run:
         self._done_round = 0
         self._ends: list[float] = []
         self._first = 0
-        self._mono0 = time.monotonic()
+        self._mono0 = self._step_from = time.monotonic()
         self._saver = Saver(workplace, self._page, self._events)
         self._is_warm = False
         config = workplace.config
@@ -67,7 +69,7 @@ class Run:
         self._stops_on_failure = workplace.config.on_save_failure == "stop"
         self._until: int | None = None
         self._local_work = LocalWork(self._page)
-        self._once = Once(workplace)
+        self._once, self._polling = Once(workplace), Polling(workplace)
         self._rework: ReworkCheck | None = None
         self._enter(Phase.INIT)
 
@@ -163,7 +165,9 @@ class Run:
         now = time.monotonic()
         ints, floats = self._ints, self._floats
         if step > ints[_STEP] >= 0:
-            gap = floats[_STEP_S] = now - floats[_BEAT]
+            # A sign of life in the middle of a step makes it no shorter: how far ahead to agree follows from this.
+            floats[_STEP_S] = now - self._step_from
+            gap = now - floats[_BEAT]
             if gap > floats[_STEP_GAP]:
                 self._note_gap(gap)
             self._ends.append(now - self._mono0)
@@ -183,7 +187,7 @@ class Run:
         elif ints[_PHASE] < Phase.FIRST_STEP:
             self._enter(Phase.FIRST_STEP)
         ints[_STEP] = step
-        floats[_BEAT] = now
+        floats[_BEAT] = self._step_from = now
         if ints[_HOLD_ROUND] != self._done_round:
             self._obey(state)
         elif self._workplace.asks_agreement and self._workplace.wants_agreement():
@@ -239,6 +243,7 @@ class Run:
         self._enter(Phase.SAVE)
         self._saver.save(state, reason, waits=waits)
         self._enter(before)
+        self._step_from = time.monotonic()
 
     # Pieces for code that owns its loop.
 
@@ -256,10 +261,25 @@ class Run:
         numpy.random.seed(own % 2**32)
         torch.manual_seed(own)
 
-    def stop_requested(self) -> bool:
-        """Whether a notice stands. For long phases (warm-up, evaluation): return to the loop soon."""
+    def stop_requested(self, *, together: bool = False) -> bool:
+        """Whether a notice stands. For long phases (warm-up, evaluation): return to the loop soon, which then saves.
+
+        Ranks may hear of it at different moments. ``together``, called by every rank, the answer is the same on all of
+        them, as a phase needs that goes through collectives; that costs a question to the store, about a millisecond.
+        """
         self.heartbeat()
-        return bool(self._page.notice_cause) or self._workplace.wants_agreement()
+        wanted = bool(self._page.notice_cause) or self._workplace.wants_agreement()
+        return self._polling.answer(wanted, together=together)
+
+    def polled(self, items: Iterable[T], *, together: bool = False) -> Iterator[T]:
+        """``items`` while no notice stands: ``for batch in run.polled(batches): ...`` in warm-up and evaluation.
+
+        ``together`` as with ``stop_requested``, with as many items on every rank.
+        """
+        for item in items:
+            if self.stop_requested(together=together):
+                return
+            yield item
 
     def heartbeat(self) -> None:
         """Say that this worker is alive, from a long phase between steps."""
@@ -291,10 +311,12 @@ class Run:
         """Do something once in the run's life: ``with run.once(step, "eval") as is_due: ...``, on every rank.
 
         ``is_due`` is the same on every rank, and false once the block has ended well before, in whatever attempt.
-        A block that was interrupted is due again; so is one of a lineage that was left behind. What it draws from
+        A block that was interrupted is due again, also where ``stop_requested`` or ``polled`` told it to end early; so
+        is one of a lineage that was left behind. What it draws from
         Python's, NumPy's and torch's generators does not count: training goes on as if it had not run.
         """
-        with self._once.block(step, name) as is_due:
+        self._polling.has_said_stop = False
+        with self._once.block(step, name, is_cut_short=lambda: self._polling.has_said_stop) as is_due:
             if not is_due:
                 yield False
                 return

@@ -117,6 +117,8 @@ class Saver:
         if self.begun_step == state.step:
             self.checkpointer.settle(self._timeout_s(deadline))
             if self._page.saved_step == state.step:
+                why = f"the save of this very step, {state.step}, is durable"
+                self._tell(Choice(act=Act.FINISH, why=why, predicted_s=None))
                 return
         try:
             if self._choose(state, deadline) is Act.FINISH and self._finished(deadline):
@@ -140,6 +142,7 @@ class Saver:
     def _choose(self, state: TrainState | ArrayState, deadline: float) -> Act:
         """The first rank's decision, the same on every rank."""
         if not self._workplace.config.is_async:
+            self._tell(Choice(act=Act.SAVE, why="saves are made in the foreground", predicted_s=None))
             return Act.SAVE
         since = self._page.saved_mono
         saving = self.checkpointer.in_flight
@@ -153,8 +156,7 @@ class Saver:
             left_s=left_s, past=self._past, in_flight=flight or None, has_newest=self._page.saved_mono > since
         )
         act = Act(self.checkpointer.agree(f"emergency {state.step}", choice.act, min(left_s or AGREE_S, AGREE_S)))
-        if self._workplace.rank == 0:
-            self._tell(choice)
+        self._tell(choice)
         return act
 
     def _finished(self, deadline: float) -> bool:
@@ -165,6 +167,8 @@ class Saver:
         return bool(self.checkpointer.agree("finished", self._page.saved_step >= self.begun_step, timeout_s))
 
     def _tell(self, choice: Choice) -> None:
+        if self._workplace.rank != 0:
+            return
         what = "emergency checkpoint" if choice.act is Act.SAVE else "no emergency checkpoint"
         log.warning("%s: %s", what, choice.why)
         self._events.emit(

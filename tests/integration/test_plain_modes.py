@@ -165,6 +165,46 @@ def test_a_long_phase_hears_the_signal_by_polling(bench: RunBench) -> None:
     assert 2 <= int(saved.name[5:13]) < 500
 
 
+EVALUATING = """
+import itertools, time
+import torch
+import torch.distributed as dist
+import resilient_launch as rl
+dist.init_process_group("gloo")
+with rl.attach("own") as run:
+    state = rl.TrainState(model=torch.nn.Linear(2, 2))
+    is_again = run.restore(state) > 0
+    for step in run.steps(state, until=100):
+        time.sleep(0.02)
+        if step < 20:
+            continue
+        with run.once(20, "eval") as is_due:
+            if not is_due:
+                continue
+            for batch in run.polled(range(3) if is_again else itertools.count(), together=True):
+                dist.all_reduce(torch.zeros(1))
+                if batch == 2:
+                    print(f"step {step}", flush=True)
+            print(f"evaluated by {run.rank}, again {is_again}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_leave_an_evaluation_at_one_batch_and_begin_it_again_after_the_resume(bench: RunBench) -> None:
+    """One of them alone hears the signal, and every batch is a collective."""
+    (bench.workdir / "train.py").write_text(EVALUATING)
+    with _started(bench, num_ranks=2) as process:
+        _wait_step(bench, 20)
+        (second,) = [pid for pid in _workers(bench) if b"RANK=1" in _environment(pid)]
+        os.kill(second, signal.SIGTERM)
+        assert process.wait(90) != 0
+    (saved,) = (bench.workdir / "own" / "checkpoints").glob("step-*")
+    # Soon after the evaluation, however often it has polled.
+    assert 20 < int(saved.name[5:13]) < 60
+    _finish(bench, num_ranks=2)
+    assert _out(bench).count("again True") == 2, _out(bench)[-3000:]
+
+
 def test_an_end_amid_an_agreement_is_clean(bench: RunBench) -> None:
     """The last step is done before the ranks agreed on one to save at: finished, and no thread aborts the exit."""
     (bench.workdir / "train.py").write_text(

@@ -66,6 +66,18 @@ def test_each_phase_keeps_its_own_largest_gap(run: Run, page: Page) -> None:
     assert gap_s(page, Phase.STEP) < 0.03 and gap_s(page, Phase.SAVE) == prepared_s
 
 
+def test_polling_within_a_step_makes_it_no_shorter(run: Run, page: Page) -> None:
+    """Else the emergency save would be agreed on for a step far ahead."""
+    state = TrainState(model=torch.nn.Linear(1, 1))
+    for _ in range(3):
+        run.boundary(state)
+        state.advance()
+    wait(0.2)
+    assert list(run.polled(range(3))) == [0, 1, 2]
+    run.boundary(state)
+    assert page.step_s >= 0.2
+
+
 def test_a_save_is_no_part_of_its_step(run: Run, page: Page) -> None:
     state = TrainState(model=torch.nn.Linear(1, 1))
     with run:

@@ -57,6 +57,13 @@ def test_what_was_interrupted_is_due_again(paths: RunPaths) -> None:
     assert not happens(paths, 100, attempt=2)
 
 
+def test_what_was_told_to_end_early_is_due_again(paths: RunPaths) -> None:
+    with Once(Place(paths)).block(100, "eval", is_cut_short=lambda: True) as is_due:
+        assert is_due
+    assert happens(paths, 100, attempt=1)
+    assert not happens(paths, 100, attempt=2)
+
+
 def test_a_new_lineage_does_again_what_comes_after_its_origin(paths: RunPaths) -> None:
     for step in (100, 200):
         store.write_buffers(paths.checkpoints, CheckpointId(0, 0, step), {"a.bin": b"1"})
