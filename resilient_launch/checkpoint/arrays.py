@@ -80,6 +80,7 @@ class ArrayCheckpointer:
         metrics: Mapping[str, float] | None = None,
         shard_of: Callable[[str], str] = lambda _: "shard-00000.bin",
         without_rename: bool = False,
+        digesting: Digesting | None = None,
     ) -> None:
         self._directory, self._attempt, self._restart = directory, attempt, restart
         self._lineage = Lineage(
@@ -89,7 +90,7 @@ class ArrayCheckpointer:
             passed_over=passed_over,
         )
         self._code_version, self._shard_of = code_version, shard_of
-        self._without_rename = without_rename
+        self._without_rename, self._digesting = without_rename, digesting or Digesting()
         self._policy = newest(keep) if isinstance(keep, int) else keep
         self._metrics = metrics if metrics is not None else {}
         self._verified: set[CheckpointId] = set()
@@ -113,7 +114,10 @@ class ArrayCheckpointer:
             shards: dict[str, list[str]] = {}
             for name in arrays:
                 shards.setdefault(self._shard_of(name), []).append(name)
-            entries = [_write_shard(directory, shard, names, arrays, tensors) for shard, names in shards.items()]
+            entries = [
+                _write_shard(self._digesting, directory, shard, names, arrays, tensors)
+                for shard, names in shards.items()
+            ]
             return RankReport(files=tuple(entries))
 
         def merge(_: list[Any]) -> dict[str, bytes]:
@@ -139,6 +143,7 @@ class ArrayCheckpointer:
             write=write,
             merge=merge,
             facts=facts,
+            digesting=self._digesting,
             without_rename=self._without_rename,
         )
         self._verified.add(ident)
@@ -242,10 +247,15 @@ class ArrayCheckpointer:
 
 
 def _write_shard(
-    directory: Path, shard: str, names: list[str], arrays: Mapping[str, Array], tensors: dict[str, StoredTensor]
+    digesting: Digesting,
+    directory: Path,
+    shard: str,
+    names: list[str],
+    arrays: Mapping[str, Array],
+    tensors: dict[str, StoredTensor],
 ) -> FileEntry:
     """Write one file, and note in ``tensors`` where its arrays are."""
-    with Digesting().writer(directory, shard) as file:
+    with digesting.writer(directory, shard) as file:
         for name in names:
             array = arrays[name]
             chunk = Chunk(

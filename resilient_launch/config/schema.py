@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from resilient_launch.checkpoint.store.hashing import DEFAULT_ALGORITHM
 from resilient_launch.cluster.fake.spec import FakeSpec
 from resilient_launch.policy.failure_rate import FAILURES_PER_1000_NODE_DAYS
 from resilient_launch.policy.retention import Policy, any_of, best, every_steps, newest, spaced
@@ -76,6 +77,8 @@ class CheckpointConfig:
     on from; takes memory of twice the state's size."""
     commit_by: Literal["rename", "manifest"] = "rename"
     """What a checkpoint appears by: one rename, or, on storage without an atomic one, its manifest, put last."""
+    digest: str = DEFAULT_ALGORITHM
+    """How content is hashed: xxh3-128 finds corruption; blake2b, blake3 (where installed) and sha256 tampering too."""
     on_save_failure: Literal["stop", "warn"] = "warn"
     """What training does when a save failed; with ``warn`` it goes on, and saves again when the next one is due."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from resilient_launch.checkpoint.store.hashing import ALGORITHMS
 from resilient_launch.cluster.fake.spec import PartitionSpec
 from resilient_launch.config import values as v
 from resilient_launch.config.cursor import Cursor, Field, Fields, check_text, read_fields, write_fields
@@ -147,6 +148,7 @@ CHECKPOINT: Fields = {
     "async": Field("is_async", v.boolean),
     "local_every_steps": Field("local_every_steps", v.integer(1)),
     "commit_by": Field("commit_by", v.choice("rename", "manifest")),
+    "digest": Field("digest", v.choice(*ALGORITHMS)),
     "on_save_failure": Field("on_save_failure", v.choice("stop", "warn")),
 }
 STAGGER: Fields = {

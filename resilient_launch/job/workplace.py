@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resilient_launch.checkpoint.store import Digesting
 from resilient_launch.config import load
 from resilient_launch.config.schema import CheckpointConfig, RestartConfig
 from resilient_launch.core.causes import Cause, Notice
@@ -135,6 +136,7 @@ class Workplace:
             "passed_over": self._passed_over(),
             "metrics": self.metrics,
             "without_rename": self.config.commit_by == "manifest",
+            "digesting": Digesting(algorithm=self.config.digest),
         }
         if self.has_arrays:
             from resilient_launch.checkpoint.arrays import ArrayCheckpointer

@@ -17,7 +17,7 @@ def test_a_run_on_storage_without_rename_ends_as_the_undisturbed_one(
         "manifests",
         ["--step-s", "0.02"],
         workers_per_node=2,
-        checkpoint={"every": "40 steps", "commit_by": "manifest", "keep": 2},
+        checkpoint={"every": "40 steps", "commit_by": "manifest", "keep": 2, "digest": "sha256"},
         faults=faults,
     )
     done = bench.rlaunch("submit", str(config), "--wait")
@@ -30,6 +30,7 @@ def test_a_run_on_storage_without_rename_ends_as_the_undisturbed_one(
     assert len(left) == 3
     # Nothing has ever moved, and nothing but whole checkpoints is left.
     assert all((path / ".begun").exists() and (path / "MANIFEST.json").exists() for path in left)
+    assert {json.loads((path / "MANIFEST.json").read_bytes())["digest_algorithm"] for path in left} == {"sha256"}
     verified = bench.rlaunch("ckpt", "verify", "manifests", "--json")
     assert verified.returncode == 0
     assert json.loads(verified.stdout)["is_intact"] is True

@@ -1,10 +1,10 @@
-"""Content digests by name. xxh3-128 finds corruption at memory speed; the other two also resist tampering."""
+"""Content digests by name. xxh3-128 finds corruption at memory speed; the others also resist tampering."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import xxhash
 
@@ -25,6 +25,7 @@ DEFAULT_ALGORITHM = "xxh3-128"
 _FACTORIES: dict[str, Callable[[], Hash]] = {
     "xxh3-128": xxhash.xxh3_128,
     "blake2b": lambda: hashlib.blake2b(digest_size=32),
+    "blake3": lambda: _blake3(),
     "sha256": hashlib.sha256,
 }
 
@@ -39,6 +40,18 @@ def new_hash(algorithm: str) -> Hash:
         raise UsageError(
             f"digest algorithm {algorithm!r}", why="is not known", hint=f"one of {', '.join(_FACTORIES)}"
         ) from None
+
+
+def _blake3() -> Hash:
+    try:
+        from blake3 import blake3
+    except ImportError:
+        raise UsageError(
+            "digest algorithm 'blake3'",
+            why="its package is not installed",
+            hint="pip install blake3, or digest: sha256",
+        ) from None
+    return cast("Hash", blake3())
 
 
 def hash_hex(algorithm: str, data: Buffer) -> str:

@@ -51,7 +51,7 @@ def test_the_store_needs_neither_torch_nor_numpy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("algorithm", ["xxh3-128", "blake2b", "sha256"])
+@pytest.mark.parametrize("algorithm", ["xxh3-128", "blake2b", "blake3", "sha256"])
 def test_every_digest_algorithm_finds_a_flipped_bit(tmp_path: Path, algorithm: str) -> None:
     digesting = store.Digesting(algorithm=algorithm, chunk_bytes=64)
     store.write_buffers(tmp_path, ident(1), {"a": bytes(1000)}, digesting=digesting)
