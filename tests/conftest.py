@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import real_cluster
 from hypothesis import settings
 from leaving_out import leave_out
 
@@ -29,7 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "real_slurm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_slurm)
-        if item.get_closest_marker("real_slurm") and "bench" not in getattr(item, "fixturenames", ()):
+        has_own_place = "bench" in getattr(item, "fixturenames", ()) or item.get_closest_marker("xdist_group")
+        if item.get_closest_marker("real_slurm") and not has_own_place:
             item.add_marker(pytest.mark.xdist_group("real_slurm"))
 
 
@@ -58,24 +59,8 @@ def testcluster() -> ModuleType:
     return module
 
 
-def real_cluster(testcluster: ModuleType, *, slurm: Path | None = None) -> Iterator[dict[str, str]]:
-    """An environment whose Slurm commands talk to a real four-node Slurm while the generator is open."""
-    # Not pytest's own directory: its path may be too long for the cluster's sockets.
-    cluster = testcluster.TestCluster(tempfile.mkdtemp(prefix="rlaunch-slurm-", dir="/tmp"), slurm=slurm)
-    cluster.up(until_exit_of=os.getpid())
-    yield {**os.environ, **cluster.env()}
-    cluster.down()
-
-
 @pytest.fixture(scope="session")
 def real_slurm(testcluster: ModuleType) -> Iterator[dict[str, str]]:
     """An environment whose Slurm commands talk to the installed Slurm, four nodes, one for the whole session."""
-    yield from real_cluster(testcluster)
-
-
-@pytest.fixture(scope="session")
-def real_slurm_24(testcluster: ModuleType) -> Iterator[dict[str, str]]:
-    """The same for Slurm 24.11, where ``make slurm-24.11`` has put it."""
-    folder = Path(os.environ.get("RLAUNCH_SLURM_24", ROOT / "build" / "slurm-24.11"))
-    leave_out("Slurm 24.11", testcluster.missing_requirements(folder))
-    yield from real_cluster(testcluster, slurm=folder)
+    with real_cluster.running(testcluster) as env:
+        yield env

@@ -18,6 +18,8 @@ COMMENT_FORMAT = "%i|%T|%D|%P|%u|%N|%k"
 SACCT_FIELDS = "JobID,State,Submit,Start,End,ExitCode,DerivedExitCode,NodeList"
 
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "None assigned"})
+_WAITING = frozenset({"REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+"""Newer Slurms' names for a job that waits, and is held, after a requeue; its reason says so too."""
 _FREE_TEXT = re.compile(r"(?:AdminComment|BurstBuffer|Command|Comment|Extra|Std\w+|SystemComment|WorkDir)=")
 """Lines of `scontrol show job` whose value is the user's: it may look like fields."""
 _WORD_FIELD = re.compile(r"([A-Za-z/:]+)=(\S*)")
@@ -57,7 +59,7 @@ def parse_show_job(text: str, job_id: str) -> JobView:
     exit_code, exit_signal = _exit(fields.get("ExitCode", ""))
     return JobView(
         job_id=_array_id(fields) or fields["JobId"],
-        state=fields["JobState"],
+        state=_state(fields["JobState"]),
         reason=_text(fields.get("Reason", "")),
         name=fields.get("JobName", "").strip(),
         user=fields.get("UserId", "").partition("(")[0],
@@ -80,6 +82,10 @@ def parse_show_job(text: str, job_id: str) -> JobView:
     )
 
 
+def _state(text: str) -> str:
+    return "PENDING" if text in _WAITING else text
+
+
 def parse_squeue(text: str) -> dict[str, JobView]:
     """The jobs in an answer of squeue in ``SQUEUE_FORMAT``. Raises RlaunchError for a line of any other form."""
     jobs = {}
@@ -92,7 +98,7 @@ def parse_squeue(text: str) -> dict[str, JobView]:
         job_id, state, reason, submit, start, end, limit, num_nodes, partition, user, batch_host, nodes, name = values
         jobs[job_id] = JobView(
             job_id=job_id,
-            state=state,
+            state=_state(state),
             reason=_text(reason),
             name=name.strip(),
             user=user,

@@ -7,7 +7,7 @@ import re
 _RELEASE = "rlaunch requeue RUN releases it"
 _EXPLAINED = (
     (
-        r"JobHoldMaxRequeue",
+        r"JobHoldMaxRequeue|launch.failure.limit.exceeded",
         "Slurm held it: its batch script ended or its launch failed more often than MaxBatchRequeue allows, "
         f"which no run of rlaunch does by itself; look at the nodes and the batch log, then {_RELEASE}",
     ),

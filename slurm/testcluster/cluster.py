@@ -24,6 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import testcluster_accounting as accounting
+import testcluster_cgroups as cgroups
 import testcluster_keeper as keeper
 import testcluster_release as release
 from testcluster_settings import ClusterSpec
@@ -66,14 +68,15 @@ class TestCluster:
         ``until_exit_of`` is a process id; the cluster goes down by itself when that process ends. Raises
         TestClusterError when something is missing, when ``directory`` holds anything else, or at the deadline.
         """
-        missing = missing_requirements(self.slurm)
+        spec = spec or ClusterSpec()
+        missing = missing_requirements(self.slurm, spec)
         if missing:
             raise TestClusterError("the test cluster needs " + "; ".join(missing))
         _check_path(self.directory)
         deadline = time.monotonic() + timeout_s
         if not self.is_running():
             self._clean()
-            self._launch(spec or ClusterSpec(), until_exit_of)
+            self._launch(spec, until_exit_of)
         while not self._nodes_ready():
             if not self.is_running():
                 raise TestClusterError(f"the test cluster ended while starting{self._explain()}")
@@ -187,9 +190,12 @@ class TestCluster:
         return "\n".join(parts)
 
 
-def missing_requirements(slurm: Path | None = None) -> list[str]:
+def missing_requirements(slurm: Path | None = None, spec: ClusterSpec | None = None) -> list[str]:
     """What this machine lacks for a test cluster, in words; empty when it can be started."""
     missing = []
+    needed = dict(_COMMANDS)
+    if spec is not None and spec.accounting:
+        needed |= accounting.COMMANDS
     if sys.platform != "linux":
         missing.append("Linux")
     elif os.geteuid() != 0:
@@ -197,11 +203,11 @@ def missing_requirements(slurm: Path | None = None) -> list[str]:
     if slurm is not None and not release.is_ready(slurm):
         missing.append(f"Slurm in {slurm} (python3 {release.__file__} {slurm})")
     path = keeper.quiet_environment(slurm)["PATH"]
-    absent = [command for command in _COMMANDS if shutil.which(command, path=path) is None]
+    absent = [command for command in needed if shutil.which(command, path=path) is None]
     if absent:
-        packages = " ".join(sorted({_COMMANDS[command] for command in absent}))
+        packages = " ".join(sorted({needed[command] for command in absent}))
         missing.append(f"{', '.join(absent)} (apt-get install -y --no-install-recommends {packages})")
-    return missing
+    return missing + (cgroups.missing() if spec is not None and spec.cgroups else [])
 
 
 def _check_path(directory: Path) -> None:

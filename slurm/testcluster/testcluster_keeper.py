@@ -20,6 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import testcluster_accounting as accounting
+import testcluster_cgroups as cgroups
 import testcluster_release as release
 from testcluster_settings import ClusterSpec, cgroup_conf, gres_conf, munge_socket, slurm_conf
 
@@ -91,9 +93,10 @@ def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | 
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
     hostname = socket.gethostname().split(".")[0]
-    ctld_port, *node_ports = _free_ports(1 + spec.num_nodes)
+    ctld_port, dbd_port, *node_ports = _free_ports(2 + spec.num_nodes)
+    plugin_dir = None if slurm is None else release.plugin_dir(slurm)
     (directory / "gres.conf").write_text(gres_conf(spec, directory=directory))
-    (directory / "cgroup.conf").write_text(cgroup_conf(version))
+    (directory / "cgroup.conf").write_text(cgroup_conf(spec, version))
     conf = directory / "slurm.conf"
     text = slurm_conf(
         spec,
@@ -102,7 +105,8 @@ def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | 
         hostname=hostname,
         ctld_port=ctld_port,
         node_ports=node_ports,
-        plugin_dir=None if slurm is None else release.plugin_dir(slurm),
+        dbd_port=dbd_port if spec.accounting else None,
+        plugin_dir=plugin_dir,
     )
     conf.with_suffix(".new").write_text(text)
     conf.with_suffix(".new").replace(conf)
@@ -137,6 +141,22 @@ def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | 
         "--origin=127.0.0.1",
     )
     _wait_for(munged, munge_socket(directory))
+    if spec.accounting:
+        conf = directory / "slurmdbd.conf"
+        conf.touch(mode=0o600)
+        conf.write_text(
+            accounting.slurmdbd_conf(
+                directory,
+                hostname=hostname,
+                port=dbd_port,
+                munge_socket=munge_socket(directory),
+                plugin_dir=plugin_dir,
+            )
+        )
+        environment |= accounting.environment(directory)
+        accounting.make_database(directory, environment=environment)
+        _wait_for(launch("mariadbd", *accounting.server(directory)), accounting.database_socket(directory))
+        _wait_for(launch("slurmdbd", "slurmdbd", "-D"), dbd_port)
     _wait_for(launch("slurmctld", "slurmctld", "-D", "-c"), ctld_port)
     step_daemon = () if slurm is None else ("-d", str(release.bin_dir(slurm) / "slurmstepd"))
     for index in range(1, spec.num_nodes + 1):
@@ -213,7 +233,8 @@ def _reap() -> bool:
 
 
 def clear(directory: Path) -> None:
-    """Remove everything in ``directory``, the file that marks it as ours last."""
+    """Remove everything in ``directory``, the file that marks it as ours last, and the cgroups of its jobs."""
+    cgroups.clear(directory / "slurm.conf")
     for path in sorted(directory.iterdir(), key=lambda path: path == lock_file(directory)):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 

@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 CODENAME = "trixie"
-_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "patchelf")
-_DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
+_PACKAGES = ("slurmctld", "slurmd", "slurmdbd", "slurm-client", "patchelf")
+_DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "slurmdbd")
 _CLIENTS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo", "sacct")
 _TOOLS = ("apt-get", "dpkg", "dpkg-deb")
 _FORMAT = "$(CREATED_BY)|$(COMPONENT)|$(CODENAME)|$(REPO_URI)"
@@ -42,9 +42,13 @@ def plugin_dir(folder: Path) -> Path:
 def is_ready(folder: Path) -> bool:
     """Whether ``folder`` holds a whole Slurm that was made for this very place: its programs know it by name."""
     try:
-        return (folder / "made-for").read_text() == str(folder.absolute())
+        return (folder / "made-for").read_text() == _identity(folder.absolute())
     except OSError:
         return False
+
+
+def _identity(folder: Path) -> str:
+    return "\n".join((str(folder), *_PACKAGES))
 
 
 def prepare(folder: Path) -> None:
@@ -63,7 +67,7 @@ def prepare(folder: Path) -> None:
             _run("dpkg-deb", "-x", str(package), str(folder))
     _relink(folder)
     shown = _run(str(bin_dir(folder) / "slurmctld"), "-V").strip()
-    (folder / "made-for").write_text(str(folder))
+    (folder / "made-for").write_text(_identity(folder))
     sys.stderr.write(f"{shown} is in {folder}\n")
 
 
@@ -114,7 +118,8 @@ def _relink(folder: Path) -> None:
     (loader,) = folder.glob("usr/lib*/ld-linux-*.so.*")
     patchelf = (str(loader), "--library-path", str(libraries), str(folder / "usr/bin/patchelf"))
     bin_dir(folder).mkdir()
-    sources = [(name, folder / "usr/sbin" / f"{name}-wlm") for name in _DAEMONS]
+    places = [(name, (folder / f"usr/sbin/{name}-wlm", folder / f"usr/sbin/{name}")) for name in _DAEMONS]
+    sources = [(name, next(path for path in paths if path.exists())) for name, paths in places]
     sources += [(name, folder / "usr/bin" / name) for name in _CLIENTS]
     for name, source in sources:
         program = bin_dir(folder) / name

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from testcluster_cgroups import IDS_PER_CLUSTER
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
@@ -13,6 +15,9 @@ class ClusterSpec:
     Partition ``low`` (the default one) is preempted by requeue, after ``grace_s``, by partition ``high``; ``nograce``
     at once.
     ``cred_expire_s`` is what a requeued job waits before it may start again; Slurm 22.05 ignores values below 10.
+    ``accounting`` starts a database and slurmdbd, so that sacct answers. With ``cgroups`` a signal to a step reaches
+    its tasks alone (proctrack/cgroup), else everything below them. ``max_batch_requeue`` is Slurm's MaxBatchRequeue,
+    which 22.05 does not let one choose.
     """
 
     num_nodes: int = 4
@@ -23,7 +28,10 @@ class ClusterSpec:
     kill_wait_s: int = 5
     min_job_age_s: int = 300
     cred_expire_s: int = 10
+    max_batch_requeue: int = 5
     send_user_signal: bool = False
+    accounting: bool = False
+    cgroups: bool = False
 
 
 def slurm_conf(
@@ -34,6 +42,7 @@ def slurm_conf(
     hostname: str,
     ctld_port: int,
     node_ports: list[int],
+    dbd_port: int | None = None,
     plugin_dir: Path | None = None,
 ) -> str:
     """slurm.conf. Addresses are numeric, so that neither the host's name nor a node's has to resolve."""
@@ -46,6 +55,13 @@ def slurm_conf(
     if spec.send_user_signal:
         renamed = version >= (23, 2)
         user_signal = f"{'PreemptParameters=' if renamed else 'SlurmctldParameters=preempt_'}send_user_signal"
+    accounting = "AccountingStorageType=accounting_storage/none"
+    if dbd_port is not None:
+        accounting = (
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
+            f"AccountingStoragePort={dbd_port}\nAccountingStoragePass={munge_socket(directory)}"
+        )
+    first_job_id = f"FirstJobId={ctld_port * IDS_PER_CLUSTER}" if spec.cgroups else ""
     return f"""\
 ClusterName=testcluster
 SlurmctldHost={hostname}(127.0.0.1)
@@ -61,12 +77,12 @@ SlurmctldPidFile={directory}/pid/slurmctld
 SlurmdPidFile={directory}/pid/%n
 SlurmctldLogFile={directory}/log/slurmctld
 SlurmdLogFile={directory}/log/%n
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{"cgroup" if spec.cgroups else "linuxproc"}
 TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
@@ -79,6 +95,8 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=5,bf_interval=2,batch_sched_delay=1
 KillWait={spec.kill_wait_s}
 MinJobAge={spec.min_job_age_s}
+{f"MaxBatchRequeue={spec.max_batch_requeue}" if version >= (23, 11) else ""}
+{first_job_id}
 ReturnToService=2
 MailProg=/bin/true
 {f"PluginDir={plugin_dir}" if plugin_dir else ""}
@@ -97,8 +115,10 @@ def gres_conf(spec: ClusterSpec, *, directory: Path) -> str:
     return f"NodeName=n[1-{spec.num_nodes}] Name=gpu File={directory}/gpu/nvidia[0-{spec.gpus - 1}]\n"
 
 
-def cgroup_conf(version: tuple[int, ...]) -> str:
+def cgroup_conf(spec: ClusterSpec, version: tuple[int, ...]) -> str:
     """cgroup.conf. From 23.11 slurmd wants a cgroup plugin even where nothing uses it; before, the value is unknown."""
+    if spec.cgroups:
+        return "CgroupPlugin=cgroup/v1\n"
     return "CgroupPlugin=disabled\n" if version >= (23, 11) else ""
 
 

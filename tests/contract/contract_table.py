@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ def summary(reports: Sequence[pytest.TestReport], backends: Sequence[str]) -> li
     """Lines to print; none when no test of the contract ran."""
     cells: dict[str, dict[str, str]] = {}
     differences: set[str] = set()
+    reasons: set[str] = set()
     for report in reports:
         properties = dict(report.user_properties)
         backend = str(properties.get("backend", ""))
@@ -22,6 +24,8 @@ def summary(reports: Sequence[pytest.TestReport], backends: Sequence[str]) -> li
         differences |= {f"{value}" for name, value in report.user_properties if name == "differs"}
         if not backend or (report.when != "call" and report.outcome == "passed"):
             continue
+        if isinstance(report.longrepr, tuple):
+            reasons.add(f"{backend}: {report.longrepr[2].removeprefix('Skipped: ')}")
         row = cells.setdefault(test_id(report.nodeid, backend), {})
         # A test that passed and whose clean-up failed is one that failed.
         row[backend] = max(row.get(backend, "ok"), _WORDS[report.outcome], key=_ORDER.index)
@@ -34,6 +38,8 @@ def summary(reports: Sequence[pytest.TestReport], backends: Sequence[str]) -> li
     if differences:
         lines += ["", "where versions differ, each test expects what its own version does:"]
         lines += [f"  {text}" for text in sorted(differences)]
+    if reasons:
+        lines += ["", *sorted(reasons)]
     lines.append("")
     for backend in backends:
         counts = Counter(row[backend] for row in cells.values() if backend in row)
@@ -44,7 +50,8 @@ def summary(reports: Sequence[pytest.TestReport], backends: Sequence[str]) -> li
 
 def test_id(nodeid: str, backend: str) -> str:
     """The test's name without its scheduler: the same on every one."""
-    name, _, words = nodeid.rpartition("::")[2].partition("[")
+    # pytest-xdist adds the group that keeps some tests on one worker.
+    name, _, words = re.sub(r"\]@[\w.-]+$", "]", nodeid).rpartition("::")[2].partition("[")
     words = words.removesuffix("]")
     if words.startswith(f"{backend}-"):
         words = words.removeprefix(f"{backend}-")

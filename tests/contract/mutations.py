@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("resilient_launch", "tests", "slurm", "pyproject.toml")
-_SELECTION = "(grace or preempt) and fake and not 24.11"
+_SELECTION = "(grace or preempt) and fake and not 24.11 and not accounting"
 _FAILED = re.compile(r"^FAILED \S+::(\S+)", re.MULTILINE)
 
 

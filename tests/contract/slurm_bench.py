@@ -21,9 +21,10 @@ class Bench:
     ``version`` is the Slurm whose behaviour it has: where versions differ, a test expects what that one does.
     """
 
-    def __init__(self, env: Mapping[str, str], directory: Path, *, version: str) -> None:
+    def __init__(self, env: Mapping[str, str], directory: Path, *, backend: str) -> None:
         self.env = env
-        self.version = version
+        self.backend = backend
+        self.version = "24.11" if backend.endswith("24.11") else "22.05"
         self.differences: list[str] = []
         self.directory = directory
         self.slurm = SlurmCommands(env)
@@ -63,7 +64,7 @@ class Bench:
             view = self.show(job_id)
             return view if view.state in states else None
 
-        return wait_for(reached, timeout_s, f"job {job_id} in {states}")
+        return wait_for(reached, timeout_s, lambda: f"job {job_id} in {states}: {self.show(job_id)}")
 
     def output(self, job_id: str) -> list[str]:
         path = self.directory / f"{job_id}.out"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from slurm_bench import Bench
@@ -80,6 +81,35 @@ def test_a_job_that_asked_for_it_lives_on_without_the_failed_node(bench: Bench, 
     (bench.directory / "go").touch()
     bench.wait_line(job_id, "over")
     assert bench.wait_state(job_id, "COMPLETED").restart_count == 0
+
+
+def test_without_its_batch_host_no_job_lives_on(bench: Bench, node: str) -> None:
+    job_id = bench.sbatch("echo up; sleep 600", f"--nodelist={node},n3", "--no-kill")
+    bench.wait_line(job_id, "up")
+    assert bench.show(job_id).batch_host == node
+    bench.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    # It is not requeued either: its batch script was killed, and that is its end.
+    ended = bench.wait_state(job_id, "FAILED")
+    assert (ended.restart_count, ended.exit_code, ended.exit_signal, ended.nodes) == (0, 0, 9, "n3")
+
+
+def test_what_a_lost_node_runs_may_live_on_beside_the_jobs_next_run(bench: Bench, node: str) -> None:
+    job_id = bench.sbatch(
+        'if [ -n "$SLURM_RESTART_COUNT" ]; then echo "again on $SLURMD_NODENAME"; sleep 600; fi\n'
+        "trap '' TERM; echo $$ >old.pid; echo up; while :; do echo beat >>beats; sleep 0.1; done",
+        f"--nodelist={node}",
+    )
+    bench.wait_line(job_id, "up")
+    bench.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    bench.wait_state(job_id, "PENDING")
+    beats = bench.directory / "beats"
+    seen = beats.stat().st_size
+    wait_for(lambda: beats.stat().st_size > seen + 20, what="the old run to go on")
+    assert bench.show(job_id).state == "PENDING"
+    # Back again, the node kills what it should not run.
+    bench.run("scontrol", "update", f"nodename={node}", "state=resume")
+    old = Path("/proc") / (bench.directory / "old.pid").read_text().strip()
+    wait_for(lambda: not old.exists(), what="the old run to end")
 
 
 def _reserve(bench: Bench, nodes: str, start: str) -> str:
@@ -162,6 +192,21 @@ def test_a_gang_starts_together_or_not_at_all(bench: Bench) -> None:
     ended, late_one = bench.wait_state(gang, "COMPLETED"), bench.wait_state(late, "COMPLETED")
     assert ended.start_time is not None and late_one.start_time is not None
     assert ended.start_time <= late_one.start_time
+
+
+def test_of_two_that_wait_the_one_of_higher_priority_starts_first(bench: Bench) -> None:
+    options = ("--nodelist=n4", "--exclusive", "--time=5")
+    blocker = bench.sbatch("until [ -e go ]; do sleep 0.1; done", *options)
+    bench.wait_state(blocker, "RUNNING")
+    script = 'until [ -e "end$SLURM_JOB_ID" ]; do sleep 0.1; done'
+    older, younger = bench.sbatch(script, *options), bench.sbatch(script, *options)
+    for job_id, priority in ((older, 10), (younger, 1000)):
+        assert bench.run("scontrol", "update", f"jobid={job_id}", f"priority={priority}").returncode == 0
+    (bench.directory / "go").touch()
+    bench.wait_state(younger, "RUNNING")
+    assert bench.show(older).state == "PENDING"
+    (bench.directory / f"end{younger}").touch()
+    bench.wait_state(older, "RUNNING")
 
 
 def test_the_gpus_of_a_node_are_shared_out(bench: Bench) -> None:

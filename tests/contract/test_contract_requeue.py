@@ -112,3 +112,15 @@ def test_a_job_knows_its_start_and_end_from_its_environment(bench: Bench) -> Non
     told = [f"SLURM_JOB_END_TIME={view.start_time + 420}", f"SLURM_JOB_START_TIME={view.start_time}"]
     what = "SLURM_JOB_START_TIME and _END_TIME in the batch script"
     assert (bench.output(job_id) == [*told, "over"]) == bench.by_version(what, old=False, new=True)
+
+
+def test_a_requeued_job_has_its_whole_time_limit_again(bench: Bench) -> None:
+    job_id = bench.sbatch('echo "run [$SLURM_RESTART_COUNT]"; trap "" TERM; sleep 600 & wait', "--time=7")
+    bench.wait_line(job_id, "run []")
+    bench.run("scontrol", "update", f"jobid={job_id}", "timelimit=5")
+    bench.slurm.requeue(job_id)
+    bench.wait_state(job_id, "PENDING")
+    bench.slurm.start_now(job_id)
+    bench.wait_line(job_id, "run [1]")
+    view = bench.show(job_id)
+    assert view.start_time is not None and (view.time_limit_s, view.end_time) == (300, view.start_time + 300)

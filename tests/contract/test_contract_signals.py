@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 from slurm_bench import Bench
 from waiting import wait_for
@@ -125,3 +128,52 @@ def test_a_program_that_there_is_not(bench: Bench) -> None:
     job_id = bench.sbatch('srun /no/such/program; echo "code $?"')
     bench.wait_state(job_id, "COMPLETED")
     assert "code 2" in bench.output(job_id)
+
+
+def test_srun_turns_term_into_kill_and_passes_other_signals_on(bench: Bench) -> None:
+    job_id = bench.sbatch(
+        'srun bash -c \'trap "echo task usr1" USR1; trap "echo task term" TERM; echo up\n'
+        "while :; do sleep 0.1; done' &\n"
+        "until [ -e usr1 ]; do sleep 0.1; done; kill -USR1 $!\n"
+        "until [ -e term ]; do sleep 0.1; done; kill -TERM $!\n"
+        'wait $!; echo "code $?"'
+    )
+    bench.wait_line(job_id, "up")
+    (bench.directory / "usr1").touch()
+    bench.wait_line(job_id, "task usr1")
+    (bench.directory / "term").touch()
+    bench.wait_line(job_id, "code 137")
+    assert "task term" not in bench.output(job_id)
+
+
+def test_a_task_without_a_handler_dies_of_the_signal(bench: Bench) -> None:
+    job_id = bench.sbatch('srun bash -c "echo up; exec sleep 600"; exit $?')
+    bench.wait_line(job_id, "up")
+    bench.run("scancel", "--signal=USR2", job_id)
+    ended = bench.wait_state(job_id, "FAILED")
+    assert (ended.exit_code, ended.exit_signal) == (140, 0)
+
+
+def test_a_lead_beyond_the_time_limit_is_due_at_once(bench: Bench) -> None:
+    job_id = bench.sbatch(
+        "srun bash -c 'trap \"echo step usr1\" USR1; while :; do sleep 0.1; done' & wait",
+        "--time=4",
+        "--signal=B:USR1@300",
+    )
+    # No handler could be sure to be in time for it, so the batch shell has none.
+    ended = bench.wait_state(job_id, "FAILED")
+    assert (ended.exit_code, ended.exit_signal) == (0, 10)
+    assert ended.start_time is not None and ended.end_time is not None and ended.end_time < ended.start_time + 100
+    assert "step usr1" not in bench.output(job_id)
+
+
+def test_what_ignores_its_cancel_is_killed_after_kill_wait(bench: Bench) -> None:
+    step = "srun bash -c 'trap \"\" TERM; echo $$ >task.pid; echo up; sleep 600'"
+    job_id = bench.sbatch(f"trap '' TERM\n{step}\nsleep 600")
+    bench.wait_line(job_id, "up")
+    task = Path("/proc") / (bench.directory / "task.pid").read_text().strip()
+    begun = time.monotonic()
+    bench.slurm.cancel(job_id)
+    bench.wait_state(job_id, "CANCELLED")
+    # Slurm counts whole seconds.
+    assert time.monotonic() - begun >= 4 and not task.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from leaving_out import leave_out
 from waiting import wait_for
 
 from resilient_launch.cluster.slurm import SlurmCommands
@@ -48,9 +50,10 @@ def _processes(directory: Path) -> list[str]:
 
 
 def _traces() -> set[Path]:
-    """Everything of Slurm or munge where daemons usually leave something."""
-    places = (Path(name) for name in ("/run", "/etc", "/dev/shm", "/var/log", "/var/lib", "/var/spool"))
-    return {path for place in places for word in ("slurm", "munge") for path in place.rglob(f"*{word}*")}
+    """Everything of Slurm, munge or MariaDB where daemons usually leave something."""
+    names = ("/run", "/etc", "/dev/shm", "/var/log", "/var/lib", "/var/spool")
+    words = ("slurm", "munge", "mysql", "maria")
+    return {path for name in names for word in words for path in Path(name).rglob(f"*{word}*")}
 
 
 def _start_job(cluster: Any) -> None:
@@ -73,15 +76,26 @@ def _keeper(cluster: Any) -> int:
     return int((cluster.directory / "testcluster.lock").read_text())
 
 
-def test_down_leaves_no_process_and_no_file(testcluster: ModuleType, cluster: Any) -> None:
+@pytest.mark.parametrize("settings", [{}, {"accounting": True}, {"cgroups": True}], ids=str)
+def test_down_leaves_no_process_and_no_file(testcluster: ModuleType, cluster: Any, settings: dict[str, bool]) -> None:
+    spec = testcluster.ClusterSpec(num_nodes=2, gpus=0, **settings)
+    missing = testcluster.missing_requirements(None, spec)
+    if settings.get("cgroups") and missing:
+        pytest.skip(f"left out: this machine lacks {'; '.join(missing)}")
+    leave_out("accounting", missing)
     before = _traces()
-    cluster.up(testcluster.ClusterSpec(num_nodes=2, gpus=0))
+    cluster.up(spec)
     _start_job(cluster)
     assert _processes(cluster.directory)
+    first_id = re.search(r"FirstJobId=(\d+)", (cluster.directory / "slurm.conf").read_text())
+    cgroups = Path("/sys/fs/cgroup/freezer")
+    assert bool(first_id) == bool(settings.get("cgroups"))
+    assert first_id is None or list(cgroups.rglob(f"job_{first_id[1]}"))
     cluster.down()
     assert _processes(cluster.directory) == []
     assert not cluster.directory.exists()
     assert _traces() == before
+    assert first_id is None or not list(cgroups.rglob(f"job_{first_id[1]}"))
     cluster.down()
 
 

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
 from resilient_launch.cluster.fake.model import Job
+from resilient_launch.cluster.fake.orders import Order
 
 
 def tick(life: Lifecycle, now: float) -> None:
     """Enforce every limit that has passed."""
     life.must_schedule |= life.reservations.expire(now)
+    for key in [key for key, moment in life.doomed.items() if now >= moment]:
+        del life.doomed[key]
+        life.orders.add(Order(do="kill", key=key))
     for job in list(life.jobs.values()):
         if job.completing:
             if job.kill_at and now >= job.kill_at:
@@ -37,6 +41,7 @@ def _enforce(life: Lifecycle, job: Job, now: float) -> None:
 def deadlines(life: Lifecycle) -> Iterator[float]:
     """Every moment at which ``tick`` will have something to do."""
     yield from (each.end for each in life.reservations)
+    yield from life.doomed.values()
     for job in life.jobs.values():
         if job.completing:
             if job.kill_at:

@@ -39,6 +39,8 @@ class Lifecycle:
         self.accounting = Accounting(spec, database)
         self.next_id = int(database.meta("next_id") or 1)
         self.orders = Orders(spec.signals)
+        self.doomed: dict[str, float] = {}
+        """Supervisors of runs that have lost them, and when they are killed. A new controller kills them at once."""
         self.changed: set[int] = set()
         self.must_schedule = True
 
@@ -95,7 +97,7 @@ class Lifecycle:
     def start(self, job: Job, nodes: tuple[str, ...], now: float) -> None:
         """Give a pending job its nodes and run its batch script on the first."""
         request = job.request
-        job.state, job.reason, job.description = JobState.RUNNING, "None", ""
+        job.state, job.reason, job.description, job.limit_reached = JobState.RUNNING, "None", "", False
         job.start = now
         job.end = now + job.time_limit_s if job.time_limit_s is not None else 0.0
         job.nodes = list(nodes)
@@ -315,8 +317,8 @@ class Lifecycle:
     def count_requeue(self, job: Job) -> None:
         job.batch_requeues += 1
         if job.batch_requeues >= self.spec.max_batch_requeue:
-            job.batch_requeues = 0
-            self._hold(job, "JobHoldMaxRequeue", "")
+            job.batch_requeues, job.limit_reached = 0, True
+            self._hold(job, "JobHoldMaxRequeue", "launch failure limit exceeded requeued held")
 
     def back_to_queue(self, job: Job) -> None:
         job.state = JobState.PENDING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import asdict, dataclass, field
@@ -181,9 +182,14 @@ class Step:
     def state(self) -> str:
         if self.end is None:
             return "RUNNING"
-        if self.killed and self.status:
+        if self.was_lost or os.WIFSIGNALED(self.status):
             return "CANCELLED"
         return "FAILED" if self.status else "COMPLETED"
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether a node failed under it, so that nobody knows how it ended there."""
+        return any(node.lost for node in self.nodes)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -208,6 +214,8 @@ class Job:
     """Counts the runs; unlike ``restarts``, it changes only once the run before has ended on every node."""
     begin: float = 0.0
     batch_requeues: int = 0
+    limit_reached: bool = False
+    """It came back more often by itself than it may, and waits under another name until it runs again."""
     time_limit_s: int | None = None
     comment: str = ""
     start: float = 0.0
@@ -277,16 +285,30 @@ class Job:
 
     @property
     def shown_state(self) -> str:
-        return "COMPLETING" if self.completing else self.state.value
+        return "COMPLETING" if self.completing else "REQUEUE_HOLD" if self._is_over_limit else self.state.value
 
     @property
     def shown_compact(self) -> str:
-        return "CG" if self.completing else self.state.compact
+        return "CG" if self.completing else "RH" if self._is_over_limit else self.state.compact
+
+    @property
+    def _is_over_limit(self) -> bool:
+        return self.limit_reached and self.is_pending
+
+    @property
+    def state_names(self) -> set[str]:
+        """The states by which squeue finds it."""
+        return {self.shown_state} if self._is_over_limit else {self.shown_state, self.state.value}
 
     @property
     def derived_status(self) -> int:
         """DerivedExitCode: the highest wait status of its srun steps, so that any exit code beats any signal."""
-        return max((step.status for step in self.steps if not step.is_batch), default=0)
+        return self.derived_status_at(math.inf)
+
+    def derived_status_at(self, moment: float) -> int:
+        """The same, of the steps that have ended by then."""
+        ended = [step for step in self.steps if not step.is_batch and (step.end or 0.0) <= moment]
+        return max((step.status for step in ended), default=0)
 
     def step(self, name: str) -> Step | None:
         return next((step for step in self.steps if step.name == name), None)

@@ -72,6 +72,11 @@ class Orders:
                 order = Order(do="signal", key=key, signum=signum, scope=scope or self._scope)
                 self._queue.append(Order(do="kill", key=key) if signum == signal.SIGKILL and not scope else order)
 
+    def end_place(self, key: str) -> None:
+        """CONT and TERM to what one supervisor has, whatever its step is to its job by now."""
+        for signum in (signal.SIGCONT, signal.SIGTERM):
+            self._queue.append(Order(do="signal", key=key, signum=signum, scope=self._scope))
+
     def say(self, job: Job, step: Step, due: str) -> None:
         """The line in a step's log that names its end. A supervisor writes the first such line only."""
         first = step.nodes[0]

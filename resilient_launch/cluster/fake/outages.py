@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from resilient_launch.cluster.fake.lifecycle import Lifecycle
-from resilient_launch.cluster.fake.model import Job, JobState, Node
+from resilient_launch.cluster.fake.model import Job, JobState, Node, Step, StepNode
 from resilient_launch.cluster.fake.orders import Order, place_key
+
+NODE_FAILURE = " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
 
 
 def fail_node(life: Lifecycle, node: Node, now: float, *, network_only: bool) -> None:
     """The node goes silent. Its processes die with it, or (``network_only``) go on where nobody reaches them."""
-    node.down, node.isolated, node.reason, node.since = True, network_only, "Not responding", now
+    node.isolated, reach = network_only, _nobody if network_only else _kill
+    _lose(life, node, now, "Not responding", reach)
+
+
+def set_down(life: Lifecycle, node: Node, reason: str, now: float) -> None:
+    """An administrator's word: jobs lose the node at once, and what ran there has KillWait to end."""
+    _lose(life, node, now, reason, _end)
+
+
+def _nobody(life: Lifecycle, job: Job, step: Step, place: StepNode, now: float) -> None:
+    """Nothing reaches the node."""
+
+
+def _kill(life: Lifecycle, job: Job, step: Step, place: StepNode, now: float) -> None:
+    life.orders.add(Order(do="kill", key=place_key(job, step, place)))
+
+
+def _end(life: Lifecycle, job: Job, step: Step, place: StepNode, now: float) -> None:
+    key = place_key(job, step, place)
+    if place is step.nodes[0]:
+        life.orders.say(job, step, NODE_FAILURE)
+    life.orders.end_place(key)
+    life.doomed[key] = now + life.spec.kill_wait_s
+
+
+def _lose(
+    life: Lifecycle,
+    node: Node,
+    now: float,
+    reason: str,
+    reach: Callable[[Lifecycle, Job, Step, StepNode, float], None],
+) -> None:
+    node.down, node.reason, node.since = True, reason, now
     life.database.save_node(node)
     life.must_schedule = True
     for job in list(life.jobs.values()):
         if node.name not in job.nodes or not (job.is_running or job.completing):
             continue
+        # Without the node that runs its batch script it has nobody to go on for, if only that node can be reached.
+        goes_on = job.is_running and job.request.no_kill and len(job.nodes) > 1
+        goes_on &= job.batch_host != node.name or reach is not _nobody
         for step in job.active_steps():
             for place in step.nodes:
-                if place.node == node.name and not place.done:
-                    place.lost = True
-                    if not network_only:
-                        life.orders.add(Order(do="kill", key=place_key(job, step, place)))
-        if job.is_running and job.request.no_kill and job.batch_host != node.name:
+                if place.node != node.name or place.done:
+                    continue
+                if goes_on:
+                    _kill(life, job, step, place, now)
+                else:
+                    reach(life, job, step, place, now)
+                place.lost = not (goes_on and step.is_batch)
+        if goes_on:
             job.nodes.remove(node.name)
         elif job.is_running:
             _node_failed(life, job, now)
@@ -33,12 +75,13 @@ def fail_node(life: Lifecycle, node: Node, now: float, *, network_only: bool) ->
 
 def _node_failed(life: Lifecycle, job: Job, now: float) -> None:
     job.run_state, job.run_end = JobState.NODE_FAIL, now
+    if life.spec.like != "22.05":
+        job.exit_status = 1 << 8
     if job.request.requeue:
         life.back_to_queue(job)
-        life.count_requeue(job)
     else:
         job.state, job.reason = JobState.NODE_FAIL, "NodeDown"
-    life.terminate(job, now, " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS")
+    life.terminate(job, now, NODE_FAILURE)
 
 
 def drain_node(life: Lifecycle, node: Node, reason: str, now: float) -> None:

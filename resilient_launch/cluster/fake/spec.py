@@ -29,7 +29,7 @@ class FakeSpec:
     ``signals`` is who gets a step's signals: every process under the task (``tree``, proctrack/linuxproc) or the task
     alone (``task``, proctrack/cgroup). ``like`` is the Slurm version whose behaviour is followed where versions differ.
     ``min_job_age_s`` is how long a finished job stays known to squeue and scontrol. ``max_batch_requeue`` is how many
-    requeues that count (exits inside the grace window on 24.11, node failures) a job may have before it is held.
+    requeues that count (exits inside the grace window, on 24.11) a job may have before it is held.
     """
 
     num_nodes: int = 4

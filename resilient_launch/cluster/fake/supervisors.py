@@ -106,7 +106,8 @@ class Supervisors:
             connection.key = key
             self._connected[key] = connection
             self._awaited.pop(key, None)
-            if found is None and not self._is_cut_off(key):
+            is_bygone = found is None or found[2].lost
+            if is_bygone and key not in self._life.doomed and not self._is_cut_off(key):
                 _order(connection, Order(do="kill", key=key))
             for order in self._waiting_orders.pop(key, []):
                 _order(connection, order)
@@ -175,6 +176,9 @@ class Supervisors:
         """The node is back: what runs there for a bygone run, or was given up as lost, goes."""
         for key, connection in self._connected.items():
             found = self.place(key)
+            # What has its own time to end has it still.
+            if key in self._life.doomed:
+                continue
             if key.endswith(f".{node}") and (found is None or found[2].lost):
                 _order(connection, Order(do="kill", key=key))
 

@@ -136,6 +136,13 @@ def test_durations(text: str, seconds: int | None) -> None:
     assert slurm_text.parse_duration(text) == seconds
 
 
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
+def test_a_job_that_is_held_after_a_requeue_waits(state: str) -> None:
+    assert slurm_text.parse_show_job(RUNNING.replace("JobState=RUNNING", f"JobState={state}"), "2").state == "PENDING"
+    values = "7|STATE|reason|0|0|0|10:00|1|low|root|||name".replace("STATE", state)
+    assert slurm_text.parse_squeue(values)["7"].state == "PENDING"
+
+
 def test_squeue() -> None:
     text = (
         "2|RUNNING|None|1795965962|1795965963|1827501963|1:00:00|2|low|ada|n1|n[1-2]|a|b =c\n"

@@ -94,6 +94,20 @@ class Lab:
         return proctree.with_marker(f"{MARKER}={identity}/")
 
 
+def controllers(state_dir: Path) -> list[int]:
+    """The controllers of this state directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if os.fsencode(state_dir) in words and proctree.start_ticks(int(entry.name)) is not None:
+                found.append(int(entry.name))
+    return found
+
+
 LOW = PartitionSpec(name="low", tier=1, preempt_mode="requeue", grace_s=2)
 HIGH = PartitionSpec(name="high", tier=10)
 

@@ -1,10 +1,9 @@
-"""Job arrays and dependencies on the fake, where the contract cannot look: accounting, and submitit's own arrays."""
+"""Job arrays and dependencies on the fake, where the contract cannot look: accounting, and a new controller."""
 
 from __future__ import annotations
 
 import pytest
 from fake_lab import Lab, wait_for
-from test_fake_submitit import script
 
 from resilient_launch.cluster.fake.arrays import read, tasks, write
 from resilient_launch.cluster.fake.dependency import read as read_dependency
@@ -67,18 +66,3 @@ def test_an_array_outlives_its_controller(lab: Lab) -> None:
     assert f"{after}|Dependency|afterok:{array}_*(unfulfilled)" in rows
     (lab.work / "go").touch()
     lab.wait_state(after, "COMPLETED")
-
-
-def test_submitits_own_arrays(lab: Lab) -> None:
-    out = script(
-        lab,
-        """
-        made = executor()
-        made.update_parameters(array_parallelism=2)
-        jobs = made.map_array(add, [1, 2, 3], [10, 20, 30])
-        print([job.result()["sum"] for job in jobs])
-        print([job.job_id.partition("_")[2] for job in jobs])
-        print([job.watcher.get_state(job.job_id, mode="force") for job in jobs])
-        """,
-    )
-    assert out.splitlines() == ["[11, 22, 33]", "['0', '1', '2']", "['COMPLETED', 'COMPLETED', 'COMPLETED']"]

@@ -338,10 +338,11 @@ def test_a_long_queue_on_many_nodes(lab_of: Callable[..., Lab]) -> None:
     blocker = lab.submit("sleep 600", "-N64", "--exclusive")
     lab.wait_state(blocker, "RUNNING")
     script = write(lab, SCRIPT)
-    lab.run("bash", "-c", f"for number in $(seq 80); do sbatch -Q -N2 {script} || exit 1; done")
-    assert len(lab.run("squeue", "-h").stdout.splitlines()) == 81
+    lab.run("bash", "-c", f"for number in $(seq 20); do sbatch -Q -N$number {script} || exit 1; done")
+    lab.run("sbatch", "-Q", "-N2", "--array=0-479", str(script))
+    assert len(lab.run("squeue", "-h", "-r").stdout.splitlines()) == 501
     lab.run("scancel", "--state=PENDING", "--me")
-    assert len(lab.run("squeue", "-h").stdout.splitlines()) == 1
+    assert len(lab.run("squeue", "-h", "-r").stdout.splitlines()) == 1
 
 
 def test_srun_labels_lines_with_the_task(lab: Lab) -> None:

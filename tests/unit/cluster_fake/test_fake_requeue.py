@@ -85,9 +85,10 @@ def test_an_exit_inside_the_grace_window_is_requeued_on_24_11_and_counted(lab_of
     lab.wait_file("ready1")
     assert lab.states(job) == ["PREEMPTED", "RUNNING"]
     lab.cluster.preempt(job)
-    lab.wait_state(job, "PENDING")
-    assert lab.field(job, "Reason") == "JobHoldMaxRequeue"
+    lab.wait_state(job, "REQUEUE_HOLD")
+    assert lab.field(job, "Reason") == "launch_failure_limit_exceeded_requeued_held"
     lab.run("scancel", job)
+    assert lab.state(job) == "CANCELLED"
 
 
 def test_no_requeue_jobs_end_preempted(lab: Lab) -> None:

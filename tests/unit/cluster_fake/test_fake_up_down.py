@@ -11,26 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_lab import Lab, spec, wait_for
+from fake_lab import Lab, controllers, spec, wait_for
 
 import resilient_launch
 from resilient_launch.cluster.fake import proctree
 from resilient_launch.cluster.fake.cluster import FakeCluster
 from resilient_launch.core.errors import RefusedError, UnreachableError, UsageError
-
-
-def controllers(state_dir: Path) -> list[int]:
-    """The controllers of this state directory."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if os.fsencode(state_dir) in words and proctree.start_ticks(int(entry.name)) is not None:
-                found.append(int(entry.name))
-    return found
 
 
 def cluster_id(cluster: FakeCluster) -> str:

@@ -11,6 +11,7 @@ from resilient_launch.policy.holds import explain
     ("reason", "words"),
     [
         ("JobHoldMaxRequeue", "MaxBatchRequeue"),
+        ("launch_failure_limit_exceeded_requeued_held", "MaxBatchRequeue"),
         ("launch failed requeued held", "prolog"),
         ("launch_failed_requeued_held", "rlaunch requeue"),
         ("JobHeldUser", "held by its user"),

@@ -64,10 +64,11 @@ class CommandError(Exception):
 
 @dataclass
 class Arguments:
-    """A parsed command line: the last value of each option, and the other words."""
+    """A parsed command line: the last value of each option, every value in order, and the other words."""
 
     values: Mapping[str, str | None]
     words: list[str] = field(default_factory=list)
+    every: Sequence[tuple[str, str | None]] = ()
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -75,6 +76,10 @@ class Arguments:
     def get(self, name: str, default: str = "") -> str:
         value = self.values.get(name)
         return default if value is None else value
+
+    def joined(self, name: str) -> str:
+        """All values of an option whose repetition adds to it, with commas between."""
+        return ",".join(value for found, value in self.every if found == name and value)
 
 
 def read_arguments(
@@ -85,7 +90,7 @@ def read_arguments(
         found, rest = parse(words, options, permute=permute)
     except OptionError as error:
         raise CommandError(f'{program}: {error}\nTry "{program} --help" for more information\n', code) from None
-    return Arguments(dict(found), rest)
+    return Arguments(dict(found), rest, found)
 
 
 def id_words(text: str) -> list[str]:

@@ -82,7 +82,7 @@ def _columns(given: Arguments, call: Call) -> list[tuple[str, int]]:
 
 def _runs(context: Context, given: Arguments, call: Call) -> list[Job]:
     life = context.life
-    words = id_words(given.get("jobs"))
+    words = id_words(given.joined("jobs"))
     jobs = [word.split(".")[0] for word in words]
     for word, job_id in zip(words, jobs, strict=True):
         if not job_id.split("_")[0].isdigit():
@@ -90,11 +90,16 @@ def _runs(context: Context, given: Arguments, call: Call) -> list[Job]:
     finished = life.database.runs({int(job_id.split("_")[0]) for job_id in jobs} if jobs else None)
     known = [*finished, *life.jobs.values()]
     rows = {(job.job_id, job.run): job for job in known if not jobs or any(job.is_meant_by(text) for text in jobs)}
-    runs = [rows[key] for key in sorted(rows)]
+    runs = sorted(rows.values(), key=_place)
     if "duplicates" not in given:
         newest = {job.job_id: job for job in runs}
         runs = list(newest.values())
     return [job for job in runs if _matches(context, given, call, job)]
+
+
+def _place(job: Job) -> tuple[int, int, int]:
+    """Tasks of an array come by their number: the last one's job id is the array's own."""
+    return (job.job_id, 0, job.run) if job.array is None else (job.array.array_id, job.array.index, job.run)
 
 
 def _matches(context: Context, given: Arguments, call: Call, job: Job) -> bool:
@@ -126,6 +131,13 @@ def _elapsed_s(context: Context, job: Job) -> float:
     return (job.run_end or context.now) - job.start if job.start else 0.0
 
 
+def _derived_status(context: Context, job: Job) -> int:
+    """22.05 writes it down when the job ends, whatever its steps still come to."""
+    if context.life.spec.like != "22.05" or not job.run_end:
+        return job.derived_status
+    return job.derived_status_at(job.run_end)
+
+
 def _job_value(context: Context, job: Job, name: str) -> str:
     request = job.request
     status = 0 if job.run_state is None else job.exit_status
@@ -134,7 +146,7 @@ def _job_value(context: Context, job: Job, name: str) -> str:
         "partition": lambda: request.partition, "account": lambda: request.account,
         "alloccpus": lambda: str(num_cpus(job) if job.nodes else 0), "ncpus": lambda: str(num_cpus(job)),
         "reqcpus": lambda: str(num_cpus(job)), "state": lambda: _state(job), "exitcode": lambda: code_pair(status),
-        "derivedexitcode": lambda: code_pair(job.derived_status),
+        "derivedexitcode": lambda: code_pair(_derived_status(context, job)),
         "nodelist": lambda: hostlist.compress(job.nodes) or "None assigned",
         "nnodes": lambda: str(len(job.nodes) or request.min_nodes), "allocnodes": lambda: str(len(job.nodes)),
         "reqnodes": lambda: str(request.min_nodes), "start": lambda: timefmt.moment(job.start),
@@ -161,7 +173,7 @@ def _step_value(context: Context, job: Job, step: Step, name: str) -> str:
     values = {
         "jobid": f"{job.shown_id}.{step.name}", "jobidraw": f"{job.job_id}.{step.name}", "jobname": step.command,
         "account": job.request.account, "alloccpus": str(sum(job.cpus.get(node, 0) for node in nodes)),
-        "state": step.state, "exitcode": code_pair(step.status if step.end else 0),
+        "state": step.state, "exitcode": "" if step.was_lost else code_pair(step.status if step.end else 0),
         "nodelist": hostlist.compress(nodes),
         "nnodes": str(len(nodes)), "allocnodes": str(len(nodes)), "start": timefmt.moment(step.start),
         "end": timefmt.moment(step.end), "submit": timefmt.moment(step.start),

@@ -326,7 +326,7 @@ def _update_nodes(context: Context, values: dict[str, str]) -> Reply:
         elif state in ("RESUME", "UNDRAIN", "IDLE"):
             outages.resume_node(life, node)
         elif state == "DOWN":
-            outages.fail_node(life, node, context.now, network_only=False)
+            outages.set_down(life, node, values["reason"], context.now)
         else:
             raise CommandError(f"Invalid input: State={state}\nRequest aborted\n")
     return Reply()

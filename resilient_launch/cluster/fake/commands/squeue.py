@@ -54,7 +54,7 @@ _STATES = (
 _COMPACT = {
     "PD": "PENDING", "R": "RUNNING", "S": "SUSPENDED", "CD": "COMPLETED", "CA": "CANCELLED", "F": "FAILED",
     "TO": "TIMEOUT", "NF": "NODE_FAIL", "PR": "PREEMPTED", "CG": "COMPLETING", "CF": "CONFIGURING", "RQ": "REQUEUED",
-    "BF": "BOOT_FAIL", "DL": "DEADLINE", "OOM": "OUT_OF_MEMORY",
+    "RH": "REQUEUE_HOLD", "BF": "BOOT_FAIL", "DL": "DEADLINE", "OOM": "OUT_OF_MEMORY",
 }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _matches(given: Arguments, call: Call, job: Job) -> bool:
                     f"squeue: error: Valid job states include: {_STATES}\n\n"
                 )
             names.add(name)
-        if not names & {job.shown_state, job.state.value}:
+        if not names & job.state_names:
             return False
     if "me" in given and request.uid != call.uid:
         return False
@@ -143,7 +143,7 @@ def fields(context: Context, job: Job) -> Mapping[str, str]:
     run_s = 0.0 if job.is_pending and not job.completing else ((job.run_end if ended else now) or now) - job.start
     limit_s = job.time_limit_s
     left = None if limit_s is None else (limit_s if not job.start else (job.end or now) - now)
-    reason = job.description.replace(" ", "_") or job.reason
+    reason = job.description or job.reason
     nodes = hostlist.compress(job.nodes)
     shows_reason = (job.is_pending and not job.completing) or job.state in (JobState.FAILED, JobState.TIMEOUT)
     memory = request.memory_mb or request.memory_per_cpu_mb
