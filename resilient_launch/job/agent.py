@@ -123,7 +123,7 @@ class NodeAgent:
             self._gang.connect(),
             nursery=nursery,
             on_group=self._begin_group,
-            on_started=lambda pids: self._tell("event", ("group_begin", {"pids": dict(pids)})),
+            on_started=self._watch.note_started,
             on_exit=self._on_group_failed,
             may_wait=lambda: not any(page.has_stepped for page in self._pages),
         )

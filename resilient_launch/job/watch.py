@@ -131,6 +131,12 @@ class NodeWatch:
         )
         self._watchdog.start()
 
+    def note_started(self, pids: Mapping[int, int]) -> None:
+        """The processes of the group that began, by rank. Safe from any thread."""
+        self._tell("event", ("group_begin", {"pids": dict(pids)}))
+        if self._watchdog is not None:
+            self._watchdog.note_started(pids)
+
     def end_group(self) -> None:
         """Stop watching."""
         if self._watchdog is not None:

@@ -82,6 +82,7 @@ class Watchdog(threading.Thread):
         self._callbacks = callbacks
         self._ended = threading.Event()
         self._has_stepped = gaps.get(Phase.STEP, 0.0) > 0.0
+        self._pids: Mapping[int, int] = {}
         self._round = 1
         self._pause_s, self._ask_again_at = LOOK_S, 0.0
         self._awake_since = self._looked_at = time.monotonic()
@@ -99,6 +100,10 @@ class Watchdog(threading.Thread):
         """End the watch: the group has ended. Safe from any thread."""
         self._ended.set()
 
+    def note_started(self, pids: Mapping[int, int]) -> None:
+        """The processes of the group's ranks on this node, which have not joined yet. Safe from any thread."""
+        self._pids = dict(pids)
+
     def run(self) -> None:
         try:
             while not self._ended.wait(LOOK_S):
@@ -111,10 +116,10 @@ class Watchdog(threading.Thread):
 
     def _find_hang(self) -> bool:
         """Look once, and take part in a round if any node asks for one. Whether the group is to be ended."""
-        is_expired = any(view.is_expired and view.attached for view in self._look())
-        if not is_expired:
+        is_late = any(view.is_late for view in self._look())
+        if not is_late:
             self._pause_s, self._ask_again_at = LOOK_S, 0.0
-        if is_expired and self._looked_at >= self._ask_again_at:
+        if is_late and self._looked_at >= self._ask_again_at:
             self._store.set(self._key("ask"), "{}")
         elif not self._store.check([self._key("ask")]):
             return False
@@ -183,6 +188,7 @@ class Watchdog(threading.Thread):
 
     def _view(self, rank: int, page: Page, now: float, location: str) -> RankView:
         phase, pid = Phase(page.phase), page.pid
+        process = pid or self._pids.get(rank, 0)
         for each in Phase:
             self._gaps[each] = max(self._gaps.get(each, 0.0), page.floats[page.largest_gap_s[each]])
         assert self._limits is not None
@@ -199,8 +205,8 @@ class Watchdog(threading.Thread):
             step=page.step,
             idle_s=max(now - max(page.beat_mono, self._awake_since), 0.0),
             timeout_s=timeout_s,
-            # Until a rank joins, its process is not known: taken for one that sleeps.
-            state=stacks.state_of(pid) if pid else "S",
+            # Until a rank has a process, it is taken for one that sleeps.
+            state=stacks.state_of(process) if process else "S",
             attached=bool(pid),
             location=location,
         )

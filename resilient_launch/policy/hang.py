@@ -56,6 +56,14 @@ class RankView:
         """Whether it stands still for longer than it may. A process that is gone is not hanging."""
         return bool(self.state) and self.idle_s > self.timeout_s
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it is expired and ought to move: it has joined the run, or was stopped before it could.
+
+        A process under a tracer (state t) that has not joined may be anywhere in its imports.
+        """
+        return self.is_expired and (self.attached or self.state == "T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Blame:
@@ -82,14 +90,12 @@ def is_hung(views: Sequence[RankView]) -> bool:
     """Whether a gang hangs: a rank's time is over, and it is not waiting for one whose own time is not.
 
     One may wait for a rank that is inside a long phase and no step ahead. A stopped process waits for nobody, and it is
-    in vain to wait for one. Scripts that never join the run are never said to hang.
+    in vain to wait for one. Scripts that never join the run are never said to hang, unless they are stopped.
     """
     busy = [view for view in views if view.state and view.phase in LONG_PHASES and not view.is_expired]
     busy = [view for view in busy if view.state not in "Tt"]
     return any(
-        view.state in "Tt" or not any(other.step <= view.step for other in busy)
-        for view in views
-        if view.is_expired and view.attached
+        view.state in "Tt" or not any(other.step <= view.step for other in busy) for view in views if view.is_late
     )
 
 

@@ -41,7 +41,7 @@ from tests.faults.campaigns.tally import Tally, hold
 from tests.faults.campaigns.tracing import DONE, Call, attached, list_calls, read_trace
 
 OLD, NEW = 10, 20
-SAVE_TIMEOUT_S, DEAD_PEER_TIMEOUT_S = 30.0, 1.0
+SAVE_TIMEOUT_S, DEAD_PEER_TIMEOUT_S = 30.0, 4.0
 WAIT_S = 120.0
 EVERY_SHORT = 8
 LEFT_ALONE = 10

@@ -181,6 +181,17 @@ def test_what_is_not_watched(gang: Gang, what: str) -> None:
     assert not gang.server.check(["g/hang/1/ask"])
 
 
+def test_a_process_that_was_stopped_before_it_joined_is_found(gang: Gang) -> None:
+    """Whatever stopped it came between its start and its first word."""
+    for page in gang.pages:
+        page.pid, page.phase = 0, Phase.INIT
+    gang.watch(0, 1, limits=Limits(floor_s=1.0, ceiling_s=1.0))
+    gang.watchdogs[0].note_started({0: gang.processes[0].pid})
+    os.kill(gang.processes[0].pid, signal.SIGSTOP)
+    gang.wait(lambda: len(gang.hangs) == 2)
+    assert {blame.rank for _, blame in gang.hangs} == {0}
+
+
 def test_a_node_that_was_stopped_whole_does_not_take_its_own_sleep_for_a_hang(gang: Gang, tmp_path: Path) -> None:
     """The whole job may be suspended: the watchdog sleeps as long as its ranks do."""
     program = tmp_path / "agent.py"

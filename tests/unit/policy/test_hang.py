@@ -66,10 +66,16 @@ def test_a_rank_that_stands_still_hangs_unless_it_waits_for_one_that_is_busy(
         view(0, idle_s=9.9),
         view(0, state=""),  # a process that is gone crashed
         view(0, phase="init", attached=False),  # scripts need not join the run
+        view(0, phase="init", attached=False, state="t"),  # a tracer's, anywhere in its imports
     ],
 )
 def test_no_hang(alone: RankView) -> None:
     assert not is_hung([alone])
+
+
+def test_a_process_that_was_stopped_before_it_joined_hangs() -> None:
+    assert is_hung([view(0, phase="init", step=-1, attached=False, state="T")])
+    assert not is_hung([view(0, phase="init", step=-1, attached=False, state="T", idle_s=9.9)])
 
 
 def test_a_stopped_process_hangs_though_another_rank_is_busy() -> None:
