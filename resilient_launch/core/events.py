@@ -47,7 +47,8 @@ KINDS: dict[str, frozenset[str]] = {
     "hang": frozenset({"status", "culprit", "culprit_node", "why"}),
     # Slow for three windows running: `scope` is rank, node or all; `ratio` is against the peers, or for all, the past.
     "straggler": frozenset({"scope", "ranks", "nodes", "ratio", "window"}),
-    # Training goes on from `resume_step`; `rework_steps` will be computed again.
+    # Training goes on from `resume_step`; `rework_steps` will be computed again. `tier` is where the state came from,
+    # shared storage or local memory, `tier_why` why that, where both were looked at.
     "resume": frozenset(
         {"resume_step", "rework_steps", "world_size", "slurm_restart_count", "torchelastic_restart_count", "last_cause"}
     ),

@@ -12,6 +12,7 @@ from resilient_launch.policy.partition import Label
 from resilient_launch.report.accounts import AttemptAccount, RunReport
 from resilient_launch.report.charts import Band, Dot, Line, Mark, chart
 from resilient_launch.report.notes import notes, short_duration
+from resilient_launch.report.resumes import resume_lines
 from resilient_launch.report.style import SCRIPT, STYLE
 from resilient_launch.report.text import NAMES, ORDER, amount, caveats, percent
 
@@ -46,6 +47,7 @@ def _run(report: RunReport) -> Iterator[str]:
             yield f"<li>{escape(note.what)}{line}</li>"
         yield "</ol>"
     yield from _attempts(report.attempts)
+    yield from (f"<p>{escape(line)}</p>" for line in resume_lines(report.group_resumes))
     yield from _curves(report)
     yield from _step_times(report)
     yield from _checkpoints(report)

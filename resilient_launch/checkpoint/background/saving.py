@@ -210,10 +210,16 @@ class Background:
 
         Raises WriterGoneError, and OSError where the memory can't be mapped.
         """
-        if self._shelf is None or self._client is None:
+        shelf = self._shelf
+        if shelf is None or self._client is None:
             return []
-        arenas = self._client.held()
-        return [(label, arenas[label.slot]) for label in self._shelf.labels() if label.slot in arenas]
+        try:
+            arenas = self._client.held()
+        except WriterGoneError:
+            # One that is stuck would answer this question later, when another one was asked.
+            self._drop()
+            raise
+        return [(label, arenas[label.slot]) for label in shelf.labels() if label.slot in arenas]
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the save in flight; whether it is over."""

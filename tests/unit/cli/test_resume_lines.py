@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 
 from cli_bench import CommandLine, add_attempt, make_run, set_verdict
 
@@ -37,6 +38,10 @@ def test_status_and_report_say_what_a_worker_group_went_on_from_and_what_differe
     report = re.sub(r"\s+", " ", line.run("report", "run").stdout)
     assert gone_on in report
     assert f"note: {differs}" in report
+    page = line.root / "run.html"
+    assert line.run("report", "run", "--html", str(page)).returncode == 0
+    assert f"<p>{escape(gone_on)}</p>" in page.read_text()
+    assert escape(differs) in page.read_text()
     row = json.loads(line.run("status", "run", "--json").stdout)["attempts"][0]
     assert row["group_resumes"][0]["tier"] == "local"
     found = json.loads(line.run("report", "run", "--json").stdout)
