@@ -243,5 +243,7 @@ def _print(answer: dict[str, Any], situation: Situation) -> None:
         is_flat = flat["low_s"] <= each["interval_s"] <= (flat["high_s"] or each["interval_s"])
         typer.echo(f"{text(each['interval_s']):>10} {each['goodput']:.3f} {bar}{' *' if is_flat else ''}")
     best_s = answer["intervals"]["best"]["interval_s"]
-    if best_s is not None:
+    if situation.oddity() is not None:
+        typer.echo("next: a cheaper checkpoint or a faster restart first; no interval makes up for that", err=True)
+    elif best_s is not None:
         typer.echo(f"next: checkpoint: {{every: {text(best_s)}}}, or every: auto", err=True)

@@ -35,19 +35,16 @@ def cluster(
 ) -> None:
     """Simulate many jobs on shared storage, under every strategy of taking turns."""
     import json
-    import math
     import sys
 
     from resilient_launch.cli.common import write_text
-    from resilient_launch.core.errors import RlaunchError, UsageError
+    from resilient_launch.core.errors import RlaunchError
     from resilient_launch.lab.cluster_sim import strategies
     from resilient_launch.lab.cluster_sim.engine import simulate
     from resilient_launch.lab.cluster_sim.read import read_workload
     from resilient_launch.lab.cluster_sim.sweep import Case, sweep
     from resilient_launch.lab.cluster_sim.trace import Trace
 
-    if math.isnan(days):
-        raise UsageError("nan days", why="must be a number", hint="--days 120")
     found = read_workload(workload)
     cases = [Case(workload=found, strategy=strategy) for strategy in strategies.ALL]
     if estimated:

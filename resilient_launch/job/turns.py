@@ -33,6 +33,8 @@ GRACE_S = 60.0
 """How much longer than its own time limit a save may keep its turn."""
 BEGIN_TIMEOUT_S = 120.0
 """How long the ranks may take to agree on a step and to get there; ten steps, where those are longer."""
+NO_ANSWER_S = 60.0
+"""How long a save that is due waits, at most, for a directory that cannot be used, or has not answered once."""
 HANG_S = 10.0
 """How long a turn that was given back may take to be gone before its directory is taken to hang."""
 log = logging.getLogger("rlaunch.agent")
@@ -194,9 +196,12 @@ class SharedTurns:
         if not is_due:
             return False
         self._due_at = self._due_at or now
-        if now - self._due_at >= self._config.max_wait_s:
+        waited_s = now - self._due_at
+        if waited_s >= self._config.max_wait_s:
             problem = turn.problem or "others were ahead"
             return self._go(now, f"no turn came within {self._config.max_wait_s:.0f} s ({problem})")
+        if waited_s >= NO_ANSWER_S and (turn.problem or turn.view is None):
+            return self._go(now, f"without a turn at {self._config.group}: {turn.problem or 'no answer'}")
         return False
 
     def _go(self, now: float, why: str) -> bool:

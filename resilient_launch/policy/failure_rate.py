@@ -10,6 +10,8 @@ from resilient_launch.core.units import DAY_S
 
 FAILURES_PER_1000_NODE_DAYS = 6.5
 """What a node of a large research cluster showed (Kokolis et al. 2024, RSC-1); the prior where nobody knows better."""
+MOST_NODES, MOST_FAILURES = 10_000_000, 100_000
+"""Beyond these a number of nodes, or of failures per 1000 node-days, is a slip of the pen."""
 PRIOR_FAILURES = 1.0
 """How many observed failures the prior's word is worth."""
 MOST_SHARED_FAILURES = 4.0
@@ -20,13 +22,13 @@ On nodes that are all alike a wrong rate then costs a third of what it costs wit
 
 
 def mtbf_of_nodes_s(num_nodes: int, failures_per_1000_node_days: float = FAILURES_PER_1000_NODE_DAYS) -> float:
-    """Mean seconds between failures of a job on ``num_nodes`` nodes. Raises UsageError for no nodes or no rate."""
-    if num_nodes < 1:
-        raise UsageError(f"{num_nodes} nodes", why="there must be one at least", hint="--nodes 16")
-    if not (math.isfinite(failures_per_1000_node_days) and failures_per_1000_node_days > 0):
+    """Mean seconds between failures of a job on ``num_nodes`` nodes. Raises UsageError for absurd values."""
+    if not 1 <= num_nodes <= MOST_NODES:
+        raise UsageError(f"{num_nodes:.3g} nodes", why=f"must be from 1 to {MOST_NODES:,}", hint="--nodes 16")
+    if not 0 < failures_per_1000_node_days <= MOST_FAILURES:
         raise UsageError(
             f"{failures_per_1000_node_days:g} failures per 1000 node-days",
-            why="must be a finite number above 0",
+            why=f"must be a number above 0, {MOST_FAILURES:,} at most",
             hint=f"{FAILURES_PER_1000_NODE_DAYS:g}",
         )
     return 1000 * DAY_S / failures_per_1000_node_days / num_nodes

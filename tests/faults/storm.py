@@ -40,13 +40,14 @@ SLACK_S = 2.0
 
 
 class _LoggedGroup(Group):
-    """Notes every listing."""
+    """Notes every listing, and whom it took for holders."""
 
     log_fd = -1
 
     def look(self, now: float) -> View:
-        _log(self.log_fd, "look")
-        return super().look(now)
+        view = super().look(now)
+        _log(self.log_fd, "look", holders=[entry.ticket.mark.pid for entry in view.holders])
+        return view
 
 
 def _log(fd: int, what: str, **fields: Any) -> None:
@@ -193,7 +194,8 @@ def _check(
     frozen: dict[int, list[_Span]] = defaultdict(list)
     for span in freezes:
         frozen[span.pid].append(span)
-    num_listings, waits, holds = 0, [], []
+    looks: list[tuple[float, int, list[int]]] = []
+    waits, holds = [], []
     wanting: dict[int, dict[str, Any]] = {}
     holding: dict[int, float] = {}
     num_lost = 0
@@ -201,7 +203,7 @@ def _check(
         pid, at = record["pid"], record["t"]
         match record["what"]:
             case "look":
-                num_listings += 1
+                looks.append((at, pid, record["holders"]))
             case "want":
                 wanting[pid] = record
             case "applied":
@@ -215,9 +217,8 @@ def _check(
                 holds.append(_Span(began=holding.pop(pid), ended=at, pid=pid))
     holds += [_Span(began=at, ended=killed.get(pid, ended), pid=pid) for pid, at in holding.items()]
     unserved = [_wait_span(want, killed.get(pid, ended)) for pid, want in wanting.items()]
-    # A frozen holder is sure to count until its earliest expiry, and does not count after its latest.
+    # A frozen holder is sure to count until its earliest expiry.
     sure = [_until_expiry(hold, frozen, groups.EXPIRY_S - HEARTBEAT_S - SLACK_S) for hold in holds]
-    at_most = [_until_expiry(hold, frozen, groups.EXPIRY_S) for hold in holds]
     problems = []
 
     most = max((sum(other.began <= hold.began < other.ended for other in sure) for hold in sure), default=0)
@@ -227,8 +228,9 @@ def _check(
     share = len(inversions) / max(len(holds), 1)
     if share > MAX_INVERSIONS:
         problems.append(f"{len(inversions)} of {len(holds)} turns went to somebody else's")
-    recoveries = [_recovery_s(at, pid, at_most, writers, ended) for at, pid in _struck(kills, freezes, holds)]
-    slowest = max((each for each in recoveries if each is not None), default=0.0)
+    found = [_recovery_s(struck, looks, ended) for struck in _struck(kills, freezes, holds)]
+    recoveries = [each for each in found if each is not None]
+    slowest = max(recoveries, default=0.0)
     if slowest > MAX_RECOVERY_S:
         problems.append(f"a slot was recovered after {slowest:.1f} s")
     typical = median(span.ended - span.began for span in waits) if waits else 0.0
@@ -241,7 +243,7 @@ def _check(
     at_head = max(_at_head_s(span, holds, writers, spans, frozen) for span in spans)
     if not waits or at_head > MAX_RECOVERY_S:
         problems.append(f"somebody was among the next {writers} for {at_head:.1f} s")
-    rate = num_listings / (ended - began)
+    rate = len(looks) / (ended - began)
     if rate > MAX_LISTINGS_PER_S:
         problems.append(f"{rate:.1f} listings a second")
     return {
@@ -253,6 +255,7 @@ def _check(
         "most_writers": most,
         "inversions": len(inversions),
         "slowest_recovery_s": round(slowest, 1),
+        "median_recovery_s": round(median(recoveries), 1) if recoveries else None,
         "num_recoveries": len(recoveries),
         "median_wait_s": round(typical, 1),
         "round_s": round(round_s, 1),
@@ -324,21 +327,20 @@ def _at_head_s(
     return _awake_s(replace(wait, began=since), frozen)
 
 
-def _struck(kills: list[tuple[float, int]], freezes: list[_Span], holds: list[_Span]) -> Iterator[tuple[float, int]]:
-    """Holders that were killed, or frozen beyond their expiry, and when."""
-    deaths = kills + [(span.began, span.pid) for span in freezes if span.ended - span.began > groups.EXPIRY_S]
-    for at, pid in deaths:
-        if any(hold.pid == pid and hold.began < at <= hold.ended for hold in holds):
-            yield at, pid
+def _struck(kills: list[tuple[float, int]], freezes: list[_Span], holds: list[_Span]) -> Iterator[_Span]:
+    """Holders that were killed, or frozen beyond their expiry: from when, and until when they could do nothing."""
+    frozen_for_long = [span for span in freezes if span.ended - span.began > groups.EXPIRY_S]
+    for span in [*(_Span(began=at, ended=float("inf"), pid=pid) for at, pid in kills), *frozen_for_long]:
+        if any(hold.pid == span.pid and hold.began < span.began <= hold.ended for hold in holds):
+            yield span
 
 
-def _recovery_s(at: float, pid: int, holds: list[_Span], writers: int, ended: float) -> float | None:
-    """How long until as many others as may hold a turn; None when the storm was over before one could tell."""
-    others = [hold for hold in holds if hold.pid != pid]
-    for moment in sorted([at, *(hold.began for hold in others if hold.began > at)]):
-        if sum(hold.began <= moment < hold.ended for hold in others) >= writers:
-            return moment - at
-    return ended - at if ended - at > MAX_RECOVERY_S else None
+def _recovery_s(struck: _Span, looks: list[tuple[float, int, list[int]]], ended: float) -> float | None:
+    """How long until nobody who looks takes the slot for held; None when the storm was over before one could tell."""
+    held = [at for at, _, pids in looks if struck.began < at < struck.ended and struck.pid in pids]
+    last = max(held, default=struck.began)
+    after = (at - struck.began for at, looker, _ in looks if at > last and looker != struck.pid)
+    return next(after, ended - struck.began if ended - struck.began > MAX_RECOVERY_S else None)
 
 
 def _awake_s(span: _Span, frozen: dict[int, list[_Span]]) -> float:

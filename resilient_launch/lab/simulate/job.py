@@ -25,6 +25,8 @@ _FAILURE = 0
 MAX_ATTEMPTS = 50_000
 _LANES_AT_ONCE = 4096
 """Arrays of this many runs stay in the processor's cache."""
+MOST_RUNS = 100_000
+"""More would tell no digit that anybody can use, and would not fit memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +153,10 @@ class _Lanes:
 def simulate(models: Sequence[JobModel], *, num_runs: int, seed: int) -> list[Outcome]:
     """Play each model ``num_runs`` times. The same seed gives the same answer.
 
-    Raises UsageError for no runs, and for a model that does not get to its end in 50 000 attempts.
+    Raises UsageError for no or absurdly many runs, and for a model that does not get to its end in 50 000 attempts.
     """
-    if num_runs < 1:
-        raise UsageError(f"{num_runs} runs", why="there must be one at least", hint="--runs 400")
+    if not 1 <= num_runs <= MOST_RUNS:
+        raise UsageError(f"{num_runs:,} runs", why=f"must be from 1 to {MOST_RUNS:,}", hint="--runs 400")
     rng = np.random.default_rng(seed)
     return [outcome for batch in _batches(models, num_runs) for outcome in _play(batch, num_runs, rng, None)]
 

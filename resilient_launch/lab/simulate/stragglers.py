@@ -10,6 +10,9 @@ import numpy as np
 
 from resilient_launch.core.errors import UsageError
 
+MOST_STEPS, MOST_RANKS = 10_000_000, 100_000_000
+"""What fits memory and a minute, and more ranks than there are GPUs in one place."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StragglerRow:
@@ -33,15 +36,15 @@ def straggler_table(
     values out of range.
     """
     for num_ranks in ranks:
-        if num_ranks < 1:
-            raise UsageError(f"{num_ranks} ranks", why="there must be one at least", hint="--ranks 512")
+        if not 1 <= num_ranks <= MOST_RANKS:
+            raise UsageError(f"{num_ranks:,} ranks", why=f"must be from 1 to {MOST_RANKS:,}", hint="--ranks 512")
     for probability in probabilities:
         if not 0 <= probability <= 1:
             raise UsageError(f"probability {probability:g}", why="must be from 0 to 1", hint="0.002")
     if not (math.isfinite(slow) and slow >= 1):
         raise UsageError(f"slow factor {slow:g}", why="must be a finite number from 1 up", hint="2.0")
-    if num_steps < 1:
-        raise UsageError(f"{num_steps} steps", why="there must be one at least", hint="--steps 20000")
+    if not 1 <= num_steps <= MOST_STEPS:
+        raise UsageError(f"{num_steps:,} steps", why=f"must be from 1 to {MOST_STEPS:,}", hint="--steps 20000")
     rng = np.random.default_rng(seed)
     rows = []
     for num_ranks in ranks:

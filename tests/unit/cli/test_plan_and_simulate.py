@@ -85,6 +85,9 @@ def test_where_every_interruption_can_be_saved_no_interval_is_too_long() -> None
 def test_absurd_inputs_are_answered_with_a_warning() -> None:
     answer = json.loads(rlaunch("plan", "interval", "--write-cost", "3h", "--mtbf", "1h", "--json"))
     assert "most checkpoints will not complete" in answer["warnings"][0]
+    done = CliRunner().invoke(app, ["plan", "interval", "--write-cost", "3h", "--mtbf", "1h"])
+    assert "warning: the MTBF (1h) is not above" in done.stderr
+    assert "next: a cheaper checkpoint" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,11 @@ def test_absurd_inputs_are_answered_with_a_warning() -> None:
         (("--write-cost", "1s", "--mtbf", "3h", "--notice", "nan"), "notice of nan"),
         (("--write-cost", "1s", "--mtbf", "3h", "--nodes", "4"), "--mtbf beside --nodes"),
         (("--write-cost", "1s", "--nodes", "0"), "0 nodes"),
+        (("--write-cost", "1s", "--nodes", "9" * 20), "1e+20 nodes"),
+        (("--write-cost", "1s", "--nodes", "4", "--failures-per-1000-node-days", "nan"), "nan failures"),
+        (("--write-cost", "1s", "--nodes", "4", "--failures-per-1000-node-days", "1e9"), "1e+09 failures"),
+        (("--write-cost", "1s", "--mtbf", "3h", "--slowdown", "2"), "slowdown of 2"),
+        (("--write-cost", "1s", "--mtbf", "3h", "--drain", "-3s"), "--drain: duration '-3s'"),
         (("--write-cost", "1s", "--mtbf", "3h", "--failures-per-1000-node-days", "5"), "needs the number of nodes"),
         (("--write-cost", "3h", "--mtbf", "9h", "--time-limit", "2h"), "leaves no time to train"),
     ],
@@ -150,6 +158,7 @@ def test_failures_from_a_trace(tmp_path: Path) -> None:
         ((), "no --mtbf"),
         (("--mtbf", "3h", "--interval", "0s"), "--interval: 0 s"),
         (("--mtbf", "3h", "--runs", "0"), "0 runs"),
+        (("--mtbf", "3h", "--runs", "100000000"), "100,000,000 runs"),
         (("--mtbf", "3h", "--seed", "-1"), "seed -1"),
         (("--mtbf", "3h", "--weibull-shape", "nan"), "Weibull shape nan"),
         (("--mtbf", "3h", "--notice", "2"), "notice of 2"),
@@ -171,6 +180,7 @@ def test_stragglers() -> None:
     assert [row["formula"] for row in rows if row["num_ranks"] == 512] == pytest.approx([1.226, 1.641], abs=5e-4)
     assert "p(any slow)" in rlaunch("simulate", "stragglers", "--ranks", "8", "--probability", "0.1")
     assert "0 ranks" in str(refused("simulate", "stragglers", "--ranks", "0"))
+    assert "1,000,000,000,000 steps" in str(refused("simulate", "stragglers", "--steps", "1000000000000"))
 
 
 def test_the_command_line_starts_without_numpy() -> None:

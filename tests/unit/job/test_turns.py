@@ -11,7 +11,7 @@ import pytest
 from resilient_launch.config.schema import StaggerConfig
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job.page import Page, Phase
-from resilient_launch.job.turns import BEGIN_TIMEOUT_S, HANG_S, SharedTurns, Unshared
+from resilient_launch.job.turns import BEGIN_TIMEOUT_S, HANG_S, NO_ANSWER_S, SharedTurns, Unshared
 from resilient_launch.policy.stagger import Want
 from resilient_launch.stagger.group import Group
 from resilient_launch.stagger.ticket import OwnTicket
@@ -77,6 +77,18 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     yield build
     for bench in made:
         bench.turns.close()
+
+
+class HangingGroup(Group):
+    """A mount whose server does not answer until the test says so."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.answers = threading.Event()
+
+    def prepare(self) -> None:
+        self.answers.wait(60)
+        raise OSError("the server came back and has lost the directory")
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
@@ -145,9 +157,7 @@ def test_while_another_writes_it_waits_and_then_saves_all_the_same(make: Callabl
     other.release()
 
 
-def test_a_directory_that_cannot_be_used_delays_a_save_by_the_bound_alone(
-    make: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_a_directory_that_cannot_be_used_delays_a_save_by_a_minute(make: Callable[..., Bench], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     bench = make(group=tmp_path / "file" / "group")
     assert not bench.ask()
@@ -155,9 +165,32 @@ def test_a_directory_that_cannot_be_used_delays_a_save_by_the_bound_alone(
     assert turn is not None
     until(lambda: bool(turn.problem))
     assert not bench.ask()
-    bench.now += 121
+    bench.now += NO_ANSWER_S - 1
+    assert not bench.ask()
+    bench.now += 2
     assert bench.ask()
-    assert "Not a directory" in bench.decisions[0]
+    assert bench.decisions == [f"without a turn at {tmp_path}/file/group: Not a directory"]
+
+
+def test_a_directory_that_does_not_answer_delays_a_save_by_a_minute(make: Callable[..., Bench]) -> None:
+    bench = make()
+    assert not bench.ask()
+    turn = bench.turns._turn
+    assert turn is not None
+    turn.release()
+    group = HangingGroup(bench.group.directory)
+    stuck = bench.turns._turn = Turn(
+        group, "run", Want(id="", kind="save", weight=1, write_s=1, mtbf_s=1e4, age_s=9, period_s=1, arrived=0)
+    )
+    stuck.start()
+    assert not bench.ask()
+    bench.now += NO_ANSWER_S + 1
+    assert bench.ask()
+    assert bench.decisions == [f"without a turn at {bench.group.directory}: no answer"]
+    group.answers.set()
+    stuck.release()
+    stuck.join(10)
+    assert not stuck.is_alive()
 
 
 def test_a_save_for_another_reason_gives_the_ticket_back(make: Callable[..., Bench]) -> None:
@@ -259,18 +292,6 @@ def test_only_an_interval_that_nobody_wrote_down_is_stretched(make: Callable[...
     assert not solved.names("wait")
     assert not solved.ask(0.5 * PERIOD_S, is_due=True)
     until(lambda: solved.ask(0.5 * PERIOD_S, is_due=True))
-
-
-class HangingGroup(Group):
-    """A mount whose server does not answer until the test says so."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.answers = threading.Event()
-
-    def prepare(self) -> None:
-        self.answers.wait(60)
-        raise OSError("the server came back and has lost the directory")
 
 
 def test_a_directory_that_hangs_holds_up_one_thread_and_no_save(make: Callable[..., Bench]) -> None:
