@@ -16,11 +16,13 @@ _LEAN = (
     "--innodb-log-file-size=16M",
     "--innodb-buffer-pool-size=32M",
     "--innodb-doublewrite=0",
+    "--innodb-use-native-aio=0",
     "--key-buffer-size=1M",
     "--aria-pagecache-buffer-size=8M",
     "--innodb-lock-wait-timeout=900",
 )
-"""Small and quick; nothing here has to survive its machine. slurmdbd asks for so long a lock wait."""
+"""Small and quick; nothing here has to survive its machine. slurmdbd asks for so long a lock wait; native I/O is what
+containers often forbid."""
 
 Launch = Callable[..., subprocess.Popen[bytes]]
 

@@ -26,7 +26,9 @@ def _preempted(bench: Bench, script: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("option", "who"), [("--signal=USR1@60", "step"), ("--signal=B:USR1@60", "batch"), ("--comment=no signal", "")]
+    ("option", "who"),
+    [("--signal=USR1@60", "step"), ("--signal=B:USR1@60", "batch"), ("--comment=none", "")],
+    ids=["steps", "batch-script", "none"],
 )
 def test_a_preemption_brings_the_signal_that_the_job_asked_for(strict_bench: Bench, option: str, who: str) -> None:
     job_id = _preempted(strict_bench, STEP_AND_SHELL, option)

@@ -58,10 +58,8 @@ def _lose(
             for place in step.nodes:
                 if place.node != node.name or place.done:
                     continue
-                if goes_on:
-                    _kill(life, job, step, place, now)
-                else:
-                    reach(life, job, step, place, now)
+                # What a job goes on without gets no time to end.
+                (_kill if goes_on and reach is _end else reach)(life, job, step, place, now)
                 place.lost = not (goes_on and step.is_batch)
         if goes_on:
             job.nodes.remove(node.name)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_lab import HIGH, LOW, Lab, wait_for
 
+from resilient_launch.cluster.fake import proctree
 from resilient_launch.cluster.fake.spec import PartitionSpec
 from resilient_launch.core.errors import RefusedError
 
@@ -209,6 +210,18 @@ def _environments(lab: Lab) -> list[bytes]:
             continue
         lines += [entry for entry in text.split(b"\0") if entry.startswith(b"RLAUNCH_FAKE_STEP=")]
     return [line for line in lines if line.endswith(b".n1")]
+
+
+def test_what_a_job_goes_on_without_lives_where_nobody_reaches_it(lab: Lab) -> None:
+    job = lab.submit("srun --no-kill bash -c 'echo $$ >pid$SLURM_NODEID; sleep 600'", "-N2", "--no-kill")
+    wait_for(lambda: lab.text("pid1").strip(), "the second node's task")
+    lab.cluster.fail_node("n2", network_only=True)
+    wait_for(lambda: lab.field(job, "NodeList") == "n1", "the job to go on without n2")
+    cut_off = int(lab.text("pid1"))
+    assert lab.state(job) == "RUNNING" and proctree.start_ticks(cut_off) is not None
+    lab.cluster.resume_node("n2")
+    wait_for(lambda: proctree.start_ticks(cut_off) is None, "the task to be killed as its node comes back")
+    assert lab.state(job) == "RUNNING"
 
 
 def test_verbs_refuse_what_does_not_run(lab: Lab) -> None:
