@@ -108,6 +108,7 @@ def test_status_of_one_run(line: CommandLine) -> None:
     add_attempt(paths, resume_step=0, steps=30, cause="preempted")
     add_attempt(paths, resume_step=30, steps=20, cause=None, restart=1)
     (paths.checkpoints / "step-00000030.a0000.r0").mkdir()
+    (paths.checkpoints / "step-00000030.a0000.r0/MANIFEST.json").touch()
     line.slurm("scontrol", job("RUNNING", restarts=1))
     done = line.run("status", "run")
     lines = done.stdout.splitlines()

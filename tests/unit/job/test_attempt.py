@@ -98,6 +98,7 @@ def test_a_claim_fences_unfinished_checkpoints_and_lists_what_is_published(paths
         paths.checkpoints / ".tmp-step-00000020.a0000.r0-0123456789ab",
     )
     published.mkdir()
+    (published / "MANIFEST.json").touch()
     unfinished.mkdir()
     (paths.checkpoints / "step-00000005.a0000.r0.corrupt").mkdir()
     second = _claim(paths, restart=1)

@@ -204,6 +204,7 @@ def test_history_tells_what_a_notice_achieved_and_which_ends_are_no_failures(des
         attempt = desk.claim()
         if number == 0:
             (desk.paths.checkpoints / "step-00000010.a0000.r0").mkdir()
+            (desk.paths.checkpoints / "step-00000010.a0000.r0/MANIFEST.json").touch()
         desk.end(attempt, cause, after_s=100.0 * (number + 1))
     desk.claim()
     stretches = read_history(desk.paths, before=4).stretches
