@@ -196,7 +196,7 @@ def _print(answer: dict[str, Any], situation: Situation) -> None:
     from resilient_launch.core.units import format_duration
 
     def text(value_s: float | None) -> str:
-        return "never" if value_s is None else format_duration(round(value_s, 0 if value_s >= 10 else 2))
+        return "never" if value_s is None else format_duration(round(value_s, 0 if value_s >= 10 else 3))
 
     titles = {
         "young": "Young",

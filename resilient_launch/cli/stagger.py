@@ -125,9 +125,13 @@ def _text(record: dict[str, Any]) -> str:
     from resilient_launch.core.units import format_duration, format_size
 
     speed = "" if record["bytes_per_s"] is None else f", {format_size(record['bytes_per_s'])}/s a writer"
+    turn_s = record["mean_turn_s"]
+    takes = (
+        f"a turn takes {format_duration(round(turn_s, 0 if turn_s >= 10 else 1))}" if turn_s else "no turn is measured"
+    )
     lines = [
         f"{record['group']}: {len(record['writing'])} of {record['writers']} write, {len(record['waiting'])} wait; "
-        f"a turn takes {format_duration(round(record['mean_turn_s']))}{speed}"
+        f"{takes}{speed}"
     ]
     rows = [("writing", each, "") for each in record["writing"]]
     rows += [("waiting", each, format_duration(round(each["expected_s"]))) for each in record["waiting"]]

@@ -57,6 +57,11 @@ def test_the_text_says_the_same(tmp_path: Path) -> None:
     assert rows == [["writing", "writer"], ["waiting", "next"], ["early", "early"]]
 
 
+def test_a_group_that_is_new_claims_nothing_of_its_turns(tmp_path: Path) -> None:
+    text = CliRunner().invoke(app, ["stagger", "status", str(tmp_path)]).stdout
+    assert text.strip() == f"{tmp_path}: 0 of 1 write, 0 wait; no turn is measured"
+
+
 def test_a_group_that_others_can_disturb_is_warned_about(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     assert "chmod +t" in group_status(tmp_path)["warnings"][0]
