@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from resilient_launch.checkpoint.background.comeback import Here
-from resilient_launch.checkpoint.background.saving import Background, Job, Written
+from resilient_launch.checkpoint.background.saving import Background, Job
 from resilient_launch.checkpoint.comparing import Expectations, OnChange, own_versions
 from resilient_launch.checkpoint.foreground import publish_now
-from resilient_launch.checkpoint.outcomes import Begun, OnEnd, Origin, Restored, SaveReport, Saving, Tier
+from resilient_launch.checkpoint.outcomes import Begun, OnEnd, Origin, Restored, SaveReport, Saving, Tier, Written
 from resilient_launch.checkpoint.restoring import Restorer
 from resilient_launch.checkpoint.store import (
     Board,
@@ -41,13 +41,13 @@ class Checkpointer:
     """Saves to and restores from one run's checkpoints directory; made alike on every rank.
 
     ``board`` carries all coordination and must be shared by the ranks, with a prefix of its own for every checkpointer
-    that uses one store; one rank alone needs none. ``attempt`` and
-    ``restart`` (worker-group restart) name the checkpoints and must be new for every start of the training. ``allowed``
-    are the checkpoints listed by the attempt's claim; None admits all that exist, and ``passed_over`` are not
-    to be resumed from although they are sound. ``keep`` is how many to keep, or a retention policy, which may go by
-    ``metrics``: what they say at a save is saved with it. ``save_timeout_s`` bounds one save on every rank,
-    ``load_timeout_s`` one restore. ``background`` is what ``begin_save`` saves with; it is closed with this object.
-    ``without_rename`` is for storage that has no atomic one: the manifest, put last, is what publishes.
+    that uses one store; one rank alone needs none. ``attempt`` and ``restart`` (worker-group restart) name the
+    checkpoints and must be new for every start of the training. ``allowed`` are the checkpoints listed by the attempt's
+    claim; None admits all that exist, and ``passed_over`` are not to be resumed from although they are sound. ``keep``
+    is how many to keep, or a retention policy, which may go by ``metrics``: what they say at a save is saved with it.
+    ``save_timeout_s`` bounds one save on every rank, ``load_timeout_s`` one restore. ``begin_save`` saves with
+    ``background``, which is closed with this object. ``without_rename`` is for storage that has no atomic one: the
+    manifest, put last, is what publishes.
 
     A world size or layout other than the checkpoint's, and a code version other than the checkpoint's, raise or warn
     as ``on_topology_change`` and ``on_code_change`` say; ``allow`` are other kinds of difference to accept; a code
@@ -196,15 +196,7 @@ class Checkpointer:
             else:
                 self._last_saved = ident
                 self._verified.add(ident)
-                outcome = SaveReport(
-                    id=ident,
-                    num_bytes=written.num_bytes,
-                    staged_s=saving.staged_s,
-                    durable_s=time.monotonic() - begun.started,
-                    waited_s=begun.waited_s,
-                    write_s=written.write_s,
-                    commit_s=written.commit_s,
-                )
+                outcome = begun.report(written, saving.staged_s)
             try:
                 if on_end is not None:
                     on_end(saving, outcome)

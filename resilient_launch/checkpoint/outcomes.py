@@ -36,6 +36,15 @@ class SaveReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Written:
+    """A published save: seconds from the end of the copy to all files being durable, and from there to the commit."""
+
+    num_bytes: int
+    write_s: float
+    commit_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Begun:
     """A save whose state is collected; ``started`` is on the monotonic clock."""
 
@@ -44,6 +53,18 @@ class Begun:
     waited_s: float
     round_name: str
     capture: Capture
+
+    def report(self, written: Written, staged_s: float) -> SaveReport:
+        """What it comes to, now that it is durable."""
+        return SaveReport(
+            id=self.id,
+            num_bytes=written.num_bytes,
+            staged_s=staged_s,
+            durable_s=time.monotonic() - self.started,
+            waited_s=self.waited_s,
+            write_s=written.write_s,
+            commit_s=written.commit_s,
+        )
 
 
 class Saving:

@@ -290,8 +290,7 @@ class NodeAgent:
         self._stop_agreed = True
         self._elastic.end_with_this_group()
         if step is None:
-            why = "no rank of this worker group has begun to step: leaving at once"
-            log.info("%s", why)
+            log.info(why := "no rank of this worker group has begun to step: leaving at once")
             self._events.emit("decision", flush=True, what="no emergency checkpoint", why=why)
             self._elastic.kill_workers()
         else:

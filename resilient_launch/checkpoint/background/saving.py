@@ -18,6 +18,7 @@ from resilient_launch.checkpoint.background.progress import Teller
 from resilient_launch.checkpoint.background.shelf import NUM_SLOTS, Label, Shelf, hash_image
 from resilient_launch.checkpoint.background.staging import Stager
 from resilient_launch.checkpoint.dcp import shard_name
+from resilient_launch.checkpoint.outcomes import Written
 from resilient_launch.checkpoint.store import Board, Digesting, Facts, Round
 from resilient_launch.checkpoint.store.litter import discard_unpublished
 from resilient_launch.checkpoint.train_state import Capture
@@ -27,15 +28,6 @@ from resilient_launch.core.ids import CheckpointId
 _LOG = logging.getLogger(__name__)
 _OTHERS_SHARE, _OTHERS_S = 1.25, 6.0
 """How much longer than the round's own deadline its writer may take, before it is taken for stuck and killed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """A published save: seconds from the end of the copy to all files being durable, and from there to the commit."""
-
-    num_bytes: int
-    write_s: float
-    commit_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
