@@ -189,6 +189,8 @@ class Watchdog(threading.Thread):
     def _view(self, rank: int, page: Page, now: float, location: str) -> RankView:
         phase, pid = Phase(page.phase), page.pid
         process = pid or self._pids.get(rank, 0)
+        # Until a rank has a process, it is taken for one that sleeps.
+        state = stacks.state_of(process) if process else "S"
         for each in Phase:
             self._gaps[each] = max(self._gaps.get(each, 0.0), page.floats[page.largest_gap_s[each]])
         assert self._limits is not None
@@ -197,6 +199,7 @@ class Watchdog(threading.Thread):
             largest_gap_s=self._gaps[phase],
             num_gaps=hang.WARM_UP_GAPS if self._has_stepped else page.step - max(page.resume_step, 0),
             limits=self._limits,
+            is_stopped=state == "T",
         )
         return RankView(
             rank=rank,
@@ -205,8 +208,7 @@ class Watchdog(threading.Thread):
             step=page.step,
             idle_s=max(now - max(page.beat_mono, self._awake_since), 0.0),
             timeout_s=timeout_s,
-            # Until a rank has a process, it is taken for one that sleeps.
-            state=stacks.state_of(process) if process else "S",
+            state=state,
             attached=bool(pid),
             location=location,
         )

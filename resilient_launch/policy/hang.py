@@ -74,13 +74,13 @@ class Blame:
     why: str
 
 
-def timeout_s(phase: str, *, largest_gap_s: float, num_gaps: int, limits: Limits) -> float:
+def timeout_s(phase: str, *, largest_gap_s: float, num_gaps: int, limits: Limits, is_stopped: bool = False) -> float:
     """How long a rank may stand still in ``phase``, given the largest of ``num_gaps`` gaps seen there.
 
-    What follows the last step (phase leave) is the script's own affair and has no limit.
+    What follows the last step (phase leave) is the script's own affair and has no limit, unless its process is stopped.
     """
     if phase == _LEFT:
-        return math.inf
+        return limits.ceiling_s if is_stopped else math.inf
     if largest_gap_s <= 0.0 or (phase == "step" and num_gaps < WARM_UP_GAPS):
         return limits.ceiling_s
     return min(max(limits.floor_s, FACTOR * largest_gap_s), limits.ceiling_s)
@@ -118,7 +118,7 @@ def blame(views: Sequence[RankView]) -> Blame:
     What is done between two steps comes before the step: a rank still saving is behind one that is in its step.
     """
     alive = [view for view in views if view.state and view.phase != _LEFT]
-    stopped = [view for view in alive if view.state in "Tt"]
+    stopped = [view for view in views if view.state == "T" or (view in alive and view.state == "t")]
     if stopped:
         return _name(stopped[0], "its process is stopped (state T)")
     if not alive:

@@ -181,10 +181,10 @@ def test_what_is_not_watched(gang: Gang, what: str) -> None:
     assert not gang.server.check(["g/hang/1/ask"])
 
 
-def test_a_process_that_was_stopped_before_it_joined_is_found(gang: Gang) -> None:
-    """Whatever stopped it came between its start and its first word."""
+@pytest.mark.parametrize("phase", [Phase.INIT, Phase.LEAVE])
+def test_a_process_that_was_stopped_before_it_joined_or_after_its_last_step_is_found(gang: Gang, phase: Phase) -> None:
     for page in gang.pages:
-        page.pid, page.phase = 0, Phase.INIT
+        page.pid, page.phase = page.pid if phase is Phase.LEAVE else 0, phase
     gang.watch(0, 1, limits=Limits(floor_s=1.0, ceiling_s=1.0))
     gang.watchdogs[0].note_started({0: gang.processes[0].pid})
     os.kill(gang.processes[0].pid, signal.SIGSTOP)

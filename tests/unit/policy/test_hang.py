@@ -73,6 +73,14 @@ def test_no_hang(alone: RankView) -> None:
     assert not is_hung([alone])
 
 
+def test_a_process_that_was_stopped_after_its_last_step_hangs() -> None:
+    limit_s = timeout_s("leave", largest_gap_s=1.0, num_gaps=9, limits=LIMITS, is_stopped=True)
+    assert limit_s == LIMITS.ceiling_s
+    stopped = view(0, phase="leave", state="T", idle_s=limit_s + 1, timeout_s=limit_s)
+    assert is_hung([stopped]) and blame([stopped]).rank == 0
+    assert seconds_to_proof([stopped]) == 0.0
+
+
 def test_a_process_that_was_stopped_before_it_joined_hangs() -> None:
     assert is_hung([view(0, phase="init", step=-1, attached=False, state="T")])
     assert not is_hung([view(0, phase="init", step=-1, attached=False, state="T", idle_s=9.9)])
