@@ -94,9 +94,10 @@ MUTATIONS = (
         patches=(
             (
                 COMMIT,
-                "    temporary = directory / temporary_name(ident)\n    try:\n        temporary.mkdir(0o755)",
-                "    temporary = directory / str(ident)\n    try:\n        temporary.mkdir(0o755, exist_ok=True)",
+                "    temporary = final if without_rename else directory / temporary_name(ident)\n",
+                "    temporary = final\n",
             ),
+            (COMMIT, "            temporary.mkdir(0o755)\n", "            temporary.mkdir(0o755, exist_ok=True)\n"),
             (COMMIT, "    if os.path.lexists(final):", "    if False:"),
             (FILES, "os.O_CREAT | os.O_EXCL |", "os.O_CREAT | os.O_TRUNC |"),
         ),
