@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,15 +109,14 @@ def _chaos(tally: Tally, part: str, program: Program, num_schedules: int) -> Non
     at_once = tally.at_once or program.at_once
     with tempfile.TemporaryDirectory(prefix="rlaunch-chaos-") as scratch, _players(at_once, stopping) as pool:
         reference = undisturbed(program, Path(scratch) / "reference")
-        schedules = [draw(program, random.Random(f"{tally.seed}/{name}")) for name in names]
-        roots = [Path(scratch) / name for name in names]
-        for name, schedule, performed in zip(
-            names,
-            schedules,
-            pool.map(lambda schedule, root: _perform(program, schedule, root, stopping), schedules, roots),
-            strict=True,
-        ):
+        playing = {}
+        for name in names:
+            schedule = draw(program, random.Random(f"{tally.seed}/{name}"))
+            playing[pool.submit(_perform, program, schedule, Path(scratch) / name, stopping)] = (name, schedule)
+        for future in as_completed(playing):
+            name, schedule = playing[future]
             with tally.case(part, name):
+                performed = future.result()
                 must_equal(performed, reference, f"{schedule}\n{performed.text[-TAIL:]}")
                 count(tally, name, performed)
 
