@@ -261,7 +261,8 @@ class _Group:
             keep=8,
             save_timeout_s=self._timeout_s,
             load_timeout_s=SAVE_TIMEOUT_S,
-            background=Background(board, rank=rank, world_size=WORLD_SIZE, socket=socket),
+            # The writers serve one place after another here, and what one leaves in memory is not the next one's.
+            background=Background(board, rank=rank, world_size=WORLD_SIZE, socket=socket, is_left_behind=False),
         )
         state, resumed = make_state(self._step or 0, rank), self._step
         if resumed is None:
