@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from leaving_out import leave_out
 # A busy machine is no failure, and the same change is judged by the same examples each time.
 settings.register_profile("rlaunch", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("rlaunch")
+
+# A shell has what it starts in the background ignore it, and so would every process that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -45,4 +45,9 @@ class Polling:
             # The first rank may never hear of it by itself, and sees this at its next question at the latest.
             self._store.set(_WANTED, "1")
         self._store.wait([key], WORD_TIMEOUT)
-        return bytes(self._store.get(key)) == b"stop"
+        is_stop = bytes(self._store.get(key)) == b"stop"
+        if self._store.add(f"{key}/read", 1) == self._workplace.world_size - 1:
+            # The last to read it: the store does not grow with the number of batches.
+            self._store.delete_key(key)
+            self._store.delete_key(f"{key}/read")
+        return is_stop
