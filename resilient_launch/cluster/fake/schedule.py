@@ -126,15 +126,21 @@ def plan(
     free_now = _free(machines, current, now, now + _INSTANT_S)
     ending = {held.job_id for held in holding if held.is_ending}
     blocked_shapes: set[object] = set()
+    # Hundreds of jobs of as many lengths ask for few kinds of gangs, and what is free only grows less here.
+    unfit: set[object] = set()
+    obstacles: dict[object, str] = {}
     blocked_partitions: set[str] = set()
     num_reservations = 0
     for job in waiting:
-        shape = (job.needs, job.limit_s, job.exclusive, job.nodelist, job.exclude)
+        gang = (job.needs, job.exclusive, job.nodelist, job.exclude)
+        shape = (gang, job.limit_s)
         if shape in blocked_shapes:
             result.reasons[job.job_id] = "Priority"
             continue
-        nodes = _fit(job, machines, free_now)
-        if nodes is not None and ahead:
+        nodes = None if gang in unfit else _fit(job, machines, free_now)
+        if nodes is None:
+            unfit.add(gang)
+        elif ahead:
             # What fits at this moment may still reach into a claim that lies ahead.
             nodes = _fit(job, machines, _free(machines, [*current, *ahead], now, now + job.limit_s))
         if nodes is not None:
@@ -144,8 +150,10 @@ def plan(
             free_now |= {name: free_now[name] - amount for name, amount in use.items()}
             continue
         blocked_shapes.add(shape)
-        obstacle = _obstacle(job, machines, closed, now)
-        if obstacle:
+        asked = shape if closed else gang
+        if asked not in obstacles:
+            obstacles[asked] = _obstacle(job, machines, closed, now)
+        if obstacle := obstacles[asked]:
             result.reasons[job.job_id] = obstacle
         else:
             result.reasons[job.job_id] = "Priority" if job.partition in blocked_partitions else "Resources"
