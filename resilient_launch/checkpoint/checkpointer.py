@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from resilient_launch.checkpoint.background.comeback import Here
+from resilient_launch.checkpoint.background.memory_tier import Here
 from resilient_launch.checkpoint.background.saving import Background, Job
 from resilient_launch.checkpoint.comparing import Expectations, OnChange, own_versions
 from resilient_launch.checkpoint.foreground import publish_now

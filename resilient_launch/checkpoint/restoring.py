@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from resilient_launch.checkpoint.background.comeback import Here, come_back
+from resilient_launch.checkpoint.background.memory_tier import Here, read_newest_snapshot
 from resilient_launch.checkpoint.background.saving import Background
 from resilient_launch.checkpoint.comparing import Expectations
 from resilient_launch.checkpoint.dcp import read_tensors
@@ -84,14 +84,15 @@ class Restorer:
             return max(good, default=None)
 
         round_ = self.start("memory")
-        found = come_back(
-            background,
-            self.here,
-            round_,
-            newest_shared=newest_shared,
-            passed_over=lineage.passed_over,
-            read=lambda opened, index: self._read(state, allow, opened, index),
-        )
+        with round_.failing():
+            found = read_newest_snapshot(
+                background,
+                self.here,
+                round_,
+                newest_shared=newest_shared,
+                passed_over=lineage.passed_over,
+                read=lambda opened, index: self._read(state, allow, opened, index),
+            )
         if found.manifest is None or found.value is None:
             self.origin = Origin(why=found.why)
             return None

@@ -47,9 +47,7 @@ class Listener:
     def await_bytes(self, num_bytes: int) -> None:
         """Return when the first ``num_bytes`` are in place. Raises CheckpointError when they never will be."""
         with self._lock:
-            if self._is_abandoned():
-                raise CheckpointError("the save was abandoned", why="the training that asked for it is gone")
-            if not self._hear(num_bytes):
+            if self._is_abandoned() or not self._hear(num_bytes):
                 raise CheckpointError("the save was abandoned", why="the training that asked for it is gone")
             if self._heard >= _GIVEN_UP:
                 raise CheckpointError("the save was abandoned", why="the state could not be copied")

@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 import uuid as uuids
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def publish(
     if not round_.is_coordinator:
         plan = round_.share("plan")
         round_.extend(max(_LEAST_COMMIT_S, _COMMIT_SHARE * round_.remaining_s))
-        with _failing(round_):
+        with round_.failing():
             report = _write(directory / plan["directory"], write, is_coordinator=False)
         round_.gather("report", _report_to_json(report))
         outcome = round_.share("outcome")
@@ -96,14 +96,14 @@ def publish(
         announce(published)
         return published
 
-    with _failing(round_):
+    with round_.failing():
         temporary = _begin(directory, ident, without_rename=without_rename)
     try:
         round_.share("plan", {"directory": temporary.name})
-        with _failing(round_):
+        with round_.failing():
             report = _write(temporary, write, is_coordinator=True)
         records = round_.gather("report", _report_to_json(report)) or []
-        with _failing(round_):
+        with round_.failing():
             reports = [_report_from_json(record) for record in records]
             files = _check_shards(temporary, reports)
             files += _write_rest(temporary, merge([report.index for report in reports]), digesting)
@@ -160,18 +160,6 @@ def write_buffers(
         digesting=digesting,
         without_rename=without_rename,
     )
-
-
-@contextlib.contextmanager
-def _failing(round_: Round) -> Iterator[None]:
-    """Whatever goes wrong here, every rank hears of it at once."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise round_.fail(error) from error
-    except BaseException as error:
-        round_.fail(error)
-        raise
 
 
 def _begin(directory: Path, ident: CheckpointId, *, without_rename: bool) -> Path:

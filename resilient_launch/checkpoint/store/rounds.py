@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from resilient_launch.checkpoint.store.board import Board
@@ -105,6 +106,17 @@ class Round:
         with contextlib.suppress(OSError):
             self._board.post(f"{self.name}/failed", json.dumps(record).encode())
         return error_from_json(record)
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Whatever goes wrong here, every rank hears of it at once."""
+        try:
+            yield
+        except CheckpointError as error:
+            raise self.fail(error) from error
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def _forget(self) -> None:
         if self._previous is not None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from leaving_out import leave_out
 
 from resilient_launch.checkpoint import store
 from resilient_launch.checkpoint.background.arena import Arena, available_bytes
-from resilient_launch.checkpoint.background.client import Client, WriterGoneError
+from resilient_launch.checkpoint.background.client import Client, WriterGoneError, spawn
 from resilient_launch.checkpoint.background.saving import Background
+from resilient_launch.checkpoint.background.shelf import Shelf
 from resilient_launch.checkpoint.checkpointer import Checkpointer
 from resilient_launch.checkpoint.digest import state_digest
 from resilient_launch.checkpoint.outcomes import Saving
@@ -274,11 +276,27 @@ def test_an_arena_is_shared_through_its_descriptor() -> None:
     assert available_bytes() > 0
 
 
-def test_a_state_that_cannot_be_copied_costs_its_save_alone(place: Place) -> None:
+@pytest.fixture
+def outlived(tmp_path: Path) -> Iterator[tuple[Place, Shelf]]:
+    """A place whose writer stays when the training goes, and the labels of what it has in memory then."""
+    with tempfile.TemporaryDirectory(prefix="rlaunch-test-", dir="/tmp") as short:
+        socket = Path(short) / "socket"
+        writer = spawn(socket)
+        made = Place(tmp_path / "checkpoints", socket=socket)
+        yield made, Shelf(socket)
+        made.checkpointer.close(DEADLINE_S)
+        writer.kill()
+        writer.wait()
+
+
+def test_a_state_that_cannot_be_copied_costs_its_save_alone(outlived: tuple[Place, Shelf]) -> None:
+    place, shelf = outlived
     # Laid out in another way than the file, it is brought into order first, which takes as much memory again.
     place.model.append(torch.nn.Linear(5000, 5000, bias=False))
     place.model[-1].weight = torch.nn.Parameter(torch.zeros(5000, 5000).t())
     first = place.begin().wait(DEADLINE_S)
+    place.checkpointer.settle()
+    assert [label.mark.id for label in shelf.labels()] == [first.id]
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (50 << 20), before[1]))
@@ -289,5 +307,8 @@ def test_a_state_that_cannot_be_copied_costs_its_save_alone(place: Place) -> Non
     with pytest.raises(CheckpointError, match="could not be copied"):
         saving.wait(DEADLINE_S)
     assert place.names() == [str(first.id)]
+    # What is in memory is half of each.
+    assert shelf.labels() == []
     second = place.begin().wait(DEADLINE_S)
     assert place.names() == [str(first.id), str(second.id)]
+    assert [label.mark.id for label in shelf.labels()] == [second.id]

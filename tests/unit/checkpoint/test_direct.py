@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,18 +51,20 @@ def test_an_existing_file_is_never_written_to(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_before_it_is_in_place(tmp_path: Path) -> None:
-    data = bytearray(os.urandom(50_000))
+    data = os.urandom(50_000)
     image = image_of(bytes(50_000))
-    teller = Teller()
+    teller, told = Teller(), 0
     listener = Listener(teller.fd, lambda: False)
+    is_asked = threading.Event()
+    awaited: list[tuple[int, int]] = []
 
-    def copy() -> None:
-        for start in range(0, 50_000, 10_000):
-            image[start : start + 10_000] = data[start : start + 10_000]
-            teller.tell(start + 10_000)
+    def await_bytes(num_bytes: int) -> None:
+        is_asked.set()
+        listener.await_bytes(num_bytes)
+        awaited.append((num_bytes, told))
 
     with ThreadPoolExecutor(1) as pool:
-        entry = pool.submit(
+        writing = pool.submit(
             write_image,
             tmp_path,
             "a",
@@ -69,11 +72,17 @@ def test_nothing_is_written_before_it_is_in_place(tmp_path: Path) -> None:
             50_000,
             algorithm="xxh3-128",
             chunk_bytes=4096,
-            await_bytes=listener.await_bytes,
+            await_bytes=await_bytes,
         )
-        copy()
-        entry.result()
+        assert is_asked.wait(60)
+        for start in range(0, 50_000, 10_000):
+            assert not writing.done()
+            image[start : start + 10_000] = data[start : start + 10_000]
+            told = start + 10_000
+            teller.tell(told)
+        writing.result()
     teller.close()
+    assert len(awaited) == 13 and all(num_bytes <= then for num_bytes, then in awaited)
     assert (tmp_path / "a").read_bytes() == data
 
 

@@ -50,7 +50,7 @@ class Here:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comeback(Generic[T]):
+class FromMemory(Generic[T]):
     """``manifest`` and ``value`` of the snapshot that was read, None of both where there was none to use, and why."""
 
     why: str
@@ -58,7 +58,7 @@ class Comeback(Generic[T]):
     value: T | None = None
 
 
-def come_back(
+def read_newest_snapshot(
     background: Background,
     here: Here,
     round_: Round,
@@ -66,27 +66,12 @@ def come_back(
     newest_shared: Callable[[], CheckpointId | None],
     passed_over: Collection[str],
     read: Callable[[OpenCheckpoint, Index], T],
-) -> Comeback[T]:
+) -> FromMemory[T]:
     """Read the newest snapshot that every rank has, together with the round's other ranks.
 
     ``newest_shared`` is asked on rank 0 alone. Raises CheckpointError where the ranks can't agree, FencedError where a
-    newer attempt has taken over.
+    newer attempt has taken over; it is the caller's to tell the others (``Round.failing``).
     """
-    try:
-        return _come_back(background, here, round_, newest_shared, passed_over, read)
-    except BaseException as error:
-        round_.fail(error)
-        raise
-
-
-def _come_back(
-    background: Background,
-    here: Here,
-    round_: Round,
-    newest_shared: Callable[[], CheckpointId | None],
-    passed_over: Collection[str],
-    read: Callable[[OpenCheckpoint, Index], T],
-) -> Comeback[T]:
     held, why_none = _look(background, here)
     words = round_.gather("held", {"marks": [_mark_to_json(mark) for mark in held], "why": why_none})
     plan = None
@@ -105,8 +90,8 @@ def _come_back(
             whys.append(f"{mark.id} in memory can't be used: {done}")
             continue
         manifest, value = done
-        return Comeback(why="; ".join([*whys[1:], whys[0]]), manifest=manifest, value=value)
-    return Comeback(why="; ".join(whys[1:] or whys))
+        return FromMemory(why="; ".join([*whys[1:], whys[0]]), manifest=manifest, value=value)
+    return FromMemory(why="; ".join(whys[1:] or whys))
 
 
 def _look(background: Background, here: Here) -> tuple[dict[Mark, Held], str]:
