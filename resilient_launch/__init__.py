@@ -9,6 +9,8 @@ from __future__ import annotations
 # What ``typing`` calls so; to import that costs more than the start of a command of the fake Slurm may.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from resilient_launch.checkpoint.sampler import ResumableSampler as ResumableSampler
     from resilient_launch.checkpoint.train_state import TrainState as TrainState
     from resilient_launch.job.attach import attach as attach
@@ -28,7 +30,7 @@ _HOMES = {
 __all__ = ["ResumableSampler", "Run", "Stopped", "TrainState", "attach"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "testing":
