@@ -9,9 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-import pytest
 import real_cluster
-from leaving_out import leave_out
+from leaving_out import leave_out, leave_out_for_the_kernel
 from slurm_bench import Bench
 
 from resilient_launch.cluster.fake.cluster import FakeCluster
@@ -57,10 +56,7 @@ class Sites:
         leave_out(
             "Slurm 24.11" if folder else "a real Slurm", testcluster.missing_requirements(folder, without_cgroups)
         )
-        missing = testcluster.missing_requirements(folder, testcluster.ClusterSpec(**real))
-        if missing:
-            # The machine's kernel decides this, not what is installed: the table says so, under CI too.
-            pytest.skip(f"left out: this machine lacks {'; '.join(missing)}")
+        leave_out_for_the_kernel("cgroups", testcluster.missing_requirements(folder, testcluster.ClusterSpec(**real)))
         return real_cluster.running(testcluster, slurm=folder, **real)
 
 
