@@ -22,7 +22,9 @@ from resilient_launch.job.step_times import StepTimes
 from resilient_launch.policy import hang
 from resilient_launch.policy.hang import Blame, RankView
 
-LOOK_S = 0.5
+LOOK_S = 1.0
+CLOSE_LOOK_S = 0.25
+"""Between looks once a rank has stood still for half of the shortest timeout: a hang is found in time, cheaply."""
 ANSWER_TIMEOUT_S = 5.0
 """How long a node's agent may take to say how its ranks stand."""
 STACKS_TIMEOUT_S = 20.0
@@ -84,7 +86,7 @@ class Watchdog(threading.Thread):
         self._has_stepped = gaps.get(Phase.STEP, 0.0) > 0.0
         self._pids: Mapping[int, int] = {}
         self._round = 1
-        self._pause_s, self._ask_again_at = LOOK_S, 0.0
+        self._look_s, self._pause_s, self._ask_again_at = LOOK_S, LOOK_S, 0.0
         self._awake_since = self._looked_at = time.monotonic()
         self._step_times = StepTimes(
             store,
@@ -106,7 +108,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._ended.wait(LOOK_S):
+            while not self._ended.wait(self._look_s):
                 if self._limits is not None and self._find_hang():
                     return
                 self._step_times.exchange()
@@ -116,7 +118,7 @@ class Watchdog(threading.Thread):
 
     def _find_hang(self) -> bool:
         """Look once, and take part in a round if any node asks for one. Whether the group is to be ended."""
-        is_late = any(view.is_late for view in self._look())
+        is_late = self._may_be_late() and any(view.is_late for view in self._look())
         if not is_late:
             self._pause_s, self._ask_again_at = LOOK_S, 0.0
         if is_late and self._looked_at >= self._ask_again_at:
@@ -176,27 +178,48 @@ class Watchdog(threading.Thread):
         named = {"culprit": culprit.rank, "culprit_node": culprit.node, "why": culprit.why}
         self._callbacks.emit("hang", {"status": status, **named, "step": worst.step, **idle})
 
-    def _look(self, locations: Mapping[int, str] | None = None) -> list[RankView]:
+    def _may_be_late(self) -> bool:
+        """Whether any rank has stood still for as long as the shortest timeout: seldom, so no more is asked before."""
+        self._note_time()
+        assert self._limits is not None
+        least_s = min(self._limits.floor_s, self._limits.ceiling_s)
+        for page in self._watched.pages:
+            # All that is kept of a group whose pages are gone by the time that its successor is watched.
+            for phase in Phase:
+                self._gaps[phase] = max(self._gaps.get(phase, 0.0), page.floats[page.largest_gap_s[phase]])
+        idle_s = max(self._idle_s(page) for page in self._watched.pages)
+        self._look_s = CLOSE_LOOK_S if idle_s > least_s / 2 else LOOK_S
+        return idle_s > least_s
+
+    def _note_time(self) -> None:
         now = time.monotonic()
-        if now - self._looked_at > SLEPT_S and locations is None:
+        if now - self._looked_at > SLEPT_S:
             self._awake_since = now
         self._looked_at = now
+
+    def _idle_s(self, page: Page) -> float:
+        return max(self._looked_at - max(page.beat_mono, self._awake_since), 0.0)
+
+    def _look(self, locations: Mapping[int, str] | None = None) -> list[RankView]:
+        if locations is None:
+            self._note_time()
+        else:
+            # What took long was to collect the stacks.
+            self._looked_at = time.monotonic()
         return [
-            self._view(rank, page, now, (locations or {}).get(rank, ""))
+            self._view(rank, page, (locations or {}).get(rank, ""))
             for rank, page in zip(self._watched.ranks, self._watched.pages, strict=True)
         ]
 
-    def _view(self, rank: int, page: Page, now: float, location: str) -> RankView:
+    def _view(self, rank: int, page: Page, location: str) -> RankView:
         phase, pid = Phase(page.phase), page.pid
         process = pid or self._pids.get(rank, 0)
         # Until a rank has a process, it is taken for one that sleeps.
         state = stacks.state_of(process) if process else "S"
-        for each in Phase:
-            self._gaps[each] = max(self._gaps.get(each, 0.0), page.floats[page.largest_gap_s[each]])
         assert self._limits is not None
         timeout_s = hang.timeout_s(
             phase.name.lower(),
-            largest_gap_s=self._gaps[phase],
+            largest_gap_s=max(self._gaps.get(phase, 0.0), page.floats[page.largest_gap_s[phase]]),
             num_gaps=hang.WARM_UP_GAPS if self._has_stepped else page.step - max(page.resume_step, 0),
             limits=self._limits,
             is_stopped=state == "T",
@@ -206,7 +229,7 @@ class Watchdog(threading.Thread):
             node=self._watched.node,
             phase=phase.name.lower(),
             step=page.step,
-            idle_s=max(now - max(page.beat_mono, self._awake_since), 0.0),
+            idle_s=self._idle_s(page),
             timeout_s=timeout_s,
             state=state,
             attached=bool(pid),
