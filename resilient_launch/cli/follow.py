@@ -11,6 +11,8 @@ from resilient_launch.core.errors import RlaunchError
 
 if TYPE_CHECKING:
     from resilient_launch.cli.common import FoundRun
+    from resilient_launch.cluster.slurm import SlurmCommands
+    from resilient_launch.core.paths import RunPaths
     from resilient_launch.report.state import RunStatus
 
 POLL_FAKE_S = 0.5
@@ -51,17 +53,17 @@ class _Screen:
 def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
     """Wait until the run is over, saying what happens on the way; returns how it stands then, or at ``timeout_s``.
 
-    A wait that Slurm adds after a requeue is lifted, where it lets us, though not one that a failure called for. A run
-    whose site forbids requeue, and whose nodes could not submit it again, is submitted again from here.
+    A wait that Slurm adds after a requeue is lifted, where it lets us, though not one that a failure called for, and
+    not while the last attempt may be alive on a lost node. A run whose site forbids requeue, and whose nodes could not
+    submit it again, is submitted again from here.
     """
-    from resilient_launch.job.attempt import read_ends
     from resilient_launch.launch.comeback import newest_job, submit_again
     from resilient_launch.report.state import read_verdict, run_status
 
     scheduler = found.connection.scheduler
     poll_s = POLL_FAKE_S if found.connection.fake is not None else POLL_SLURM_S
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    screen, lifted, seen_over, rate = _Screen(), 0, 0, _Rate()
+    screen, wait, seen_over, rate = _Screen(), _Wait(found.paths, scheduler), 0, _Rate()
     try:
         while True:
             job_id = newest_job(found.paths)
@@ -84,15 +86,35 @@ def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
             seen_over = seen_over + 1 if status.state.is_final else 0
             if verdict is not None or seen_over > 2 or time.monotonic() > deadline:
                 return status
-            if status.job_state == "PENDING" and status.reason == "BeginTime" and lifted != len(status.attempts):
-                end = read_ends(found.paths).get(number)
-                if end is None or end.not_before <= time.time():
-                    lifted = len(status.attempts)
-                    with contextlib.suppress(RlaunchError):
-                        scheduler.start_now(job_id)
+            with contextlib.suppress(RlaunchError):
+                wait.tend(status)
             time.sleep(min(poll_s, max(deadline - time.monotonic(), 0.0)))
     finally:
         screen.close()
+
+
+class _Wait:
+    """The wait that follows a requeue: seen from its first moment on, and lifted once."""
+
+    def __init__(self, paths: RunPaths, scheduler: SlurmCommands) -> None:
+        self._paths, self._scheduler = paths, scheduler
+        self._since: float | None = None
+        self._num_lifted_after = 0
+
+    def tend(self, status: RunStatus) -> None:
+        """Lift the wait if it serves nothing any more. Raises UnreachableError, RefusedError."""
+        from resilient_launch.launch.comeback import wait_left_s
+
+        if status.job_state not in ("PENDING", ""):
+            self._since = None
+        # Before the first attempt nothing was requeued: the wait is one that the user asked for.
+        if status.reason != "BeginTime" or self._num_lifted_after == len(status.attempts):
+            return
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if wait_left_s(self._paths, self._scheduler, pending_s=now - self._since) <= 0:
+            self._num_lifted_after = len(status.attempts)
+            self._scheduler.start_now(status.job_id)
 
 
 class _Rate:

@@ -214,6 +214,11 @@ class SlurmCommands:
                 return value.strip()
         return None
 
+    def kill_wait_s(self) -> float | None:
+        """Seconds from TERM to KILL at the end of a job; None where the controller does not say."""
+        value = (self.setting("KillWait") or "").partition(" ")[0]
+        return float(value) if value.isdigit() else None
+
     def _update(self, job_id: str, change: str, what: str) -> None:
         done = self._run("scontrol", "update", f"JobId={_job_id(job_id)}", change)
         check_answer("scontrol update", done, what)

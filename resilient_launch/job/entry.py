@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from resilient_launch.job.nursery import Nursery, Opened, open_nursery, why_not
 from resilient_launch.job.program import Program, own_search_path
 from resilient_launch.job.publish import Publisher
 from resilient_launch.job.requeue import excludable
+from resilient_launch.policy.notice import DEFAULT_GRACE_S
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -249,8 +251,9 @@ def _code_version(config: LaunchConfig, paths: RunPaths) -> str:
 def _kill_wait_s(scheduler: SlurmCommands) -> float:
     """Slurm's KillWait; its default where the controller does not say."""
     started = time.monotonic()
-    try:
-        return float((scheduler.setting("KillWait") or "30 sec").split()[0])
-    except (RlaunchError, ValueError):
-        log.warning("KillWait is unknown after %.1f s: 30 s assumed", time.monotonic() - started)
-        return 30.0
+    with contextlib.suppress(RlaunchError):
+        known = scheduler.kill_wait_s()
+        if known is not None:
+            return known
+    log.warning("KillWait is unknown after %.1f s: %.0f s assumed", time.monotonic() - started, DEFAULT_GRACE_S)
+    return DEFAULT_GRACE_S

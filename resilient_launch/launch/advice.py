@@ -86,7 +86,7 @@ def slow_saves(config: LaunchConfig, paths: RunPaths, scheduler: SlurmCommands) 
     with contextlib.suppress(RlaunchError):
         if config.partition and "," not in config.partition:
             grace = _seconds(scheduler.partition_setting(config.partition, "GraceTime"))
-        kill_wait = _seconds((scheduler.setting("KillWait") or "").partition(" ")[0])
+        kill_wait = scheduler.kill_wait_s()
     return too_short(needed, max(seconds), grace_s=grace, kill_wait_s=kill_wait, lead_s=config.signal_lead_s)
 
 

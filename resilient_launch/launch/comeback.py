@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 from resilient_launch.cluster.base import JobView
+from resilient_launch.cluster.slurm import SlurmCommands
 from resilient_launch.core.errors import RefusedError
 from resilient_launch.core.paths import RunPaths
 from resilient_launch.job import control
+from resilient_launch.job.attempt import read_attempts, read_ends
 from resilient_launch.job.requeue import resubmit_run
 from resilient_launch.launch.clusters import Connection
 from resilient_launch.launch.records import read_run
 from resilient_launch.launch.submit import locked, verdict_set_aside
+from resilient_launch.policy import waits
 
 _EVERY_ATTEMPT = 10**9
+_KILL_WAIT_S = 30.0
+"""Slurm's own default, for a controller that does not say."""
 
 
 def newest_job(paths: RunPaths) -> str:
     """The id of the run's newest job; empty before its first."""
     jobs = read_run(paths).jobs
     return jobs[-1] if jobs else ""
+
+
+def wait_left_s(paths: RunPaths, scheduler: SlurmCommands, *, pending_s: float) -> float:
+    """Seconds that the run's job, requeued and pending for ``pending_s``, should still wait before it starts again.
+
+    Asks Slurm where the last attempt ended without a word. Raises UnreachableError, RefusedError.
+    """
+    attempts = read_attempts(paths)
+    end = read_ends(paths).get(attempts[-1].number) if attempts else None
+    kill_wait_s = scheduler.kill_wait_s() if end is None else None
+    return waits.wait_left_s(
+        now=time.time(),
+        not_before=None if end is None else end.not_before,
+        pending_s=pending_s,
+        kill_wait_s=_KILL_WAIT_S if kill_wait_s is None else kill_wait_s,
+    )
 
 
 def submit_again(paths: RunPaths, connection: Connection) -> str:
@@ -56,12 +78,28 @@ def go_on(paths: RunPaths, connection: Connection) -> str:
         scheduler.release(job_id)
         # It may have started already.
         with contextlib.suppress(RefusedError):
-            scheduler.start_now(job_id)
+            _start(paths, scheduler, view)
         return f"released job {job_id}, which was held ({view.reason})"
     if view.reason == "BeginTime":
-        scheduler.start_now(job_id)
+        left_s = _start(paths, scheduler, view)
+        if left_s > 0:
+            return f"job {job_id} starts in {left_s:.0f} s: its last attempt left no word, and may be alive until then"
         return f"job {job_id} need not wait any longer"
     return f"job {job_id} is in the queue already ({view.reason or 'waiting'})"
+
+
+def _start(paths: RunPaths, scheduler: SlurmCommands, view: JobView) -> float:
+    """Let a pending job start, as soon as its last attempt is certainly gone; returns the seconds until then.
+
+    A wait that an end asked for is for the person who calls to cut short.
+    """
+    now, left_s = time.time(), 0.0
+    attempts = read_attempts(paths)
+    if attempts and attempts[-1].number not in read_ends(paths):
+        pending_s = max(now - view.submit_time, 0.0) if view.submit_time is not None else 0.0
+        left_s = wait_left_s(paths, scheduler, pending_s=pending_s)
+    scheduler.start_at(view.job_id, now + left_s)
+    return left_s
 
 
 def is_held(view: JobView) -> bool:

@@ -1,4 +1,4 @@
-"""How a failed run comes back on the fake cluster: after a wait, and not on a node that failed."""
+"""How a failed run comes back on the fake cluster: after a wait, and not on a node that failed or may still run it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from integration_bench import RunBench
 from waiting import wait_for
 
+from resilient_launch.cluster.base import JobView
 from resilient_launch.job.attempt import read_attempts, read_ends
 
 Reference = Callable[[int], str]
@@ -53,3 +54,40 @@ def test_the_next_attempt_stays_away_from_a_node_that_failed(bench: RunBench, re
     assert first[1] not in second
     assert f"ExcNodeList={first[1]}" in bench.slurm_run("scontrol", "show", "job", job_id).stdout
     assert bench.digest("run") == reference(2)
+
+
+def _lose_without_a_word(bench: RunBench, kill_wait: str) -> tuple[str, JobView]:
+    """A run whose only node fails under it, and that Slurm makes wait for an hour; its job, and how that waits."""
+    fake = {"kill_wait": kill_wait, "requeue_delay": "1h"}
+    args = ["--step-s", "0.03"]
+    job_id = bench.submit(bench.config("run", args, checkpoint={"every": "10 steps"}, fake=fake))
+    bench.wait_step("run", 20)
+    bench.fake.fail_node(read_attempts(bench.paths("run"))[0].nodes[0])
+    waiting = wait_for(
+        lambda: view if (view := bench.slurm.show(job_id)) and view.reason == "BeginTime" else None,
+        what="the job to wait",
+    )
+    assert not read_ends(bench.paths("run"))
+    return job_id, waiting
+
+
+def test_a_follower_lets_a_lost_attempt_end_before_it_lifts_the_wait(bench: RunBench, reference: Reference) -> None:
+    job_id, waiting = _lose_without_a_word(bench, "3s")
+    # Its first looks come before KillWait and the margin are over.
+    assert bench.rlaunch("wait", "run", "--timeout", "2").returncode == 101
+    view = bench.slurm.show(job_id)
+    assert view is not None
+    assert (view.reason, view.eligible_time) == ("BeginTime", waiting.eligible_time)
+    bench.wait("run")
+    assert [row["cause"] for row in bench.status("run")["attempts"]] == ["node_failure", "finished"]
+    assert bench.digest("run") == reference(1)
+
+
+def test_a_person_who_requeues_a_lost_attempt_gets_it_when_it_has_ended(bench: RunBench) -> None:
+    job_id, waiting = _lose_without_a_word(bench, "30m")
+    assert waiting.submit_time is not None
+    assert "may be alive" in bench.rlaunch("requeue", "run").stdout
+    view = bench.slurm.show(job_id)
+    assert view is not None
+    assert view.eligible_time is not None and waiting.eligible_time is not None
+    assert waiting.submit_time + 1800 <= view.eligible_time < waiting.eligible_time
