@@ -89,7 +89,7 @@ def go_on(paths: RunPaths, connection: Connection) -> str:
 
 
 def _start(paths: RunPaths, scheduler: SlurmCommands, view: JobView) -> float:
-    """Let a pending job start, as soon as its last attempt is certainly gone; returns the seconds until then.
+    """Let a pending job start, as soon as its last attempt has had its time to end; returns the seconds until then.
 
     A wait that an end asked for is for the person who calls to cut short.
     """

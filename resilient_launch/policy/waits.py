@@ -10,8 +10,9 @@ def wait_left_s(*, now: float, not_before: float | None, pending_s: float, kill_
     """Seconds that the job, seen pending for ``pending_s``, should still wait; 0 where the wait may be lifted.
 
     ``not_before`` is what the last attempt's end asked for (wall clock, 0 for nothing). It is None where that attempt
-    ended without a word, as at a node failure: what it started may be alive on its node for KillWait, and a node does
-    not start a job that it still runs.
+    ended without a word, as at a node failure: what it started may be alive on its node for KillWait, and a node that
+    still runs a job refuses its next run: Slurm holds the job then, and drains the node ("Duplicate jobid"). No wait
+    helps against a node that Slurm does not reach meanwhile, and that comes back later with the old run alive.
     """
     if not_before is None:
         return max(kill_wait_s + MARGIN_S - pending_s, 0.0)
