@@ -27,8 +27,9 @@ from resilient_launch.checkpoint.background.arena import Arena
 from resilient_launch.checkpoint.background.saving import Background
 from resilient_launch.checkpoint.background.staging import Stager
 from resilient_launch.checkpoint.checkpointer import Checkpointer
-from resilient_launch.checkpoint.dcp import read_tensors, shard_name
+from resilient_launch.checkpoint.dcp import read_tensors
 from resilient_launch.checkpoint.index import INDEX_NAME, Index
+from resilient_launch.checkpoint.layout import shard_name
 from resilient_launch.checkpoint.store import open_checkpoint
 from resilient_launch.checkpoint.torch_board import StoreBoard
 from resilient_launch.checkpoint.train_state import TrainState

@@ -21,7 +21,6 @@ from resilient_launch.checkpoint.store import (
     Manifest,
     OpenCheckpoint,
     Published,
-    RankReport,
     Round,
     Standing,
     described,
@@ -108,25 +107,18 @@ class ArrayCheckpointer:
         """
         arrays = {name: np.ascontiguousarray(array) for name, array in state.arrays().items()}
         ident = CheckpointId(attempt=self._attempt, restart=self._restart, step=state.step)
-        tensors: dict[str, StoredTensor] = {}
+        shards: dict[str, list[str]] = {}
+        for name in arrays:
+            shards.setdefault(self._shard_of(name), []).append(name)
+        tensors = _lay_out(shards, arrays)
+        trees = {
+            "train": {"step": state.step},
+            "arrays": {name: {"$tensor": name} for name in arrays},
+            "values": dict(state.values()),
+        }
 
-        def write(directory: Path) -> RankReport:
-            shards: dict[str, list[str]] = {}
-            for name in arrays:
-                shards.setdefault(self._shard_of(name), []).append(name)
-            entries = [
-                _write_shard(self._digesting, directory, shard, names, arrays, tensors)
-                for shard, names in shards.items()
-            ]
-            return RankReport(files=tuple(entries))
-
-        def merge(_: list[Any]) -> dict[str, bytes]:
-            trees = {
-                "train": {"step": state.step},
-                "arrays": {name: {"$tensor": name} for name in arrays},
-                "values": dict(state.values()),
-            }
-            return {INDEX_NAME: Index(tensors=tensors, trees=trees, ranks={}).render()}
+        def write(directory: Path) -> list[FileEntry]:
+            return [_write_shard(self._digesting, directory, shard, names, arrays) for shard, names in shards.items()]
 
         facts = Facts(
             run_id=self._lineage.run_id,
@@ -140,8 +132,8 @@ class ArrayCheckpointer:
             self._directory,
             ident,
             self._round("save"),
+            merge=lambda _: {INDEX_NAME: Index(tensors=tensors, trees=trees, ranks={}).render()},
             write=write,
-            merge=merge,
             facts=facts,
             digesting=self._digesting,
             without_rename=self._without_rename,
@@ -246,27 +238,27 @@ class ArrayCheckpointer:
         return Round(LocalBoard(), f"{what} {self._num_rounds}", rank=0, world_size=1, deadline_s=0.0)
 
 
-def _write_shard(
-    digesting: Digesting,
-    directory: Path,
-    shard: str,
-    names: list[str],
-    arrays: Mapping[str, Array],
-    tensors: dict[str, StoredTensor],
-) -> FileEntry:
-    """Write one file, and note in ``tensors`` where its arrays are."""
-    with digesting.writer(directory, shard) as file:
+def _lay_out(shards: Mapping[str, list[str]], arrays: Mapping[str, Array]) -> dict[str, StoredTensor]:
+    """Where each array will lie: one after the other in its file."""
+    tensors: dict[str, StoredTensor] = {}
+    for shard, names in shards.items():
+        position = 0
         for name in names:
             array = arrays[name]
             chunk = Chunk(
-                offsets=(0,) * array.ndim,
-                sizes=array.shape,
-                file=shard,
-                offset=file.position,
-                num_bytes=array.nbytes,
+                offsets=(0,) * array.ndim, sizes=array.shape, file=shard, offset=position, num_bytes=array.nbytes
             )
             tensors[name] = StoredTensor(dtype=array.dtype.name, shape=array.shape, chunks=(chunk,))
-            file.write(array.reshape(-1).view(np.uint8).data)
+            position += array.nbytes
+    return tensors
+
+
+def _write_shard(
+    digesting: Digesting, directory: Path, shard: str, names: list[str], arrays: Mapping[str, Array]
+) -> FileEntry:
+    with digesting.writer(directory, shard) as file:
+        for name in names:
+            file.write(arrays[name].reshape(-1).view(np.uint8).data)
         return file.finish()
 
 

@@ -1,7 +1,7 @@
-"""torch.distributed.checkpoint's planners over our files: a StorageWriter and a StorageReader.
+"""torch.distributed.checkpoint's planners over our files: what each rank writes, and a StorageReader.
 
-One shard file per rank with raw row-major bytes, hashed while they are written; where each lies goes into our own JSON
-index, never into a pickle. Nothing here communicates.
+One shard file per rank with raw row-major bytes; where each lies is in our own JSON index, never in a pickle. Nothing
+here communicates.
 """
 
 from __future__ import annotations
@@ -25,25 +25,17 @@ from torch.distributed.checkpoint.planner import (
     LoadPlan,
     LoadPlanner,
     ReadItem,
-    SavePlan,
-    SavePlanner,
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import StorageReader
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from resilient_launch.checkpoint.index import Chunk, Index, StoredTensor, merge_tensors, tensor_to_json
-from resilient_launch.checkpoint.store import Digesting, FileEntry, OpenCheckpoint
-from resilient_launch.checkpoint.tree import dtype_name, dtype_of, tensor_bytes
+from resilient_launch.checkpoint.index import Chunk, Index, StoredTensor
+from resilient_launch.checkpoint.store import OpenCheckpoint
+from resilient_launch.checkpoint.tree import dtype_of, tensor_bytes
 from resilient_launch.core.errors import CheckpointError
-
-SHARD_ALIGNMENT_BYTES = 64
-
-
-def shard_name(rank: int) -> str:
-    return f"shard-r{rank:05d}.bin"
 
 
 def assign_owners(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
@@ -62,7 +54,7 @@ def assign_owners(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
 
 def plan_save(
     tensors: Mapping[str, torch.Tensor], *, rank: int, world_size: int, pinned: Collection[str]
-) -> tuple[SavePlan, SavePlanner]:
+) -> list[WriteItem]:
     """This rank's part of a save: its shards, its own tensors, and its portion of the replicated ones.
 
     ``pinned`` keys are replicated ones that rank 0 must write. Keys that begin with ``rank<r>/`` are that rank's own.
@@ -84,67 +76,7 @@ def plan_save(
             return _is_first_replica(tensors[key])
         return key.startswith(own) or owners.get(key, 0) == rank
 
-    return SavePlan([item for item in plan.items if is_mine(item)]), planner
-
-
-class StoreWriter(StorageWriter):
-    """Writes one rank's items into one shard file of a directory that the commit protocol provides.
-
-    ``entry`` is the file's entry for the manifest once ``write_data`` is done; ``finish`` is not part of it, because
-    publishing is the store's.
-    """
-
-    def __init__(self, directory: Path, *, rank: int, digesting: Digesting) -> None:
-        self._directory, self._rank, self._digesting = directory, rank, digesting
-        self.entry: FileEntry | None = None
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        if checkpoint_id is not None:
-            self._directory = Path(checkpoint_id)
-        self.entry = None
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        results = []
-        with self._digesting.writer(self._directory, shard_name(self._rank)) as file:
-            for item in plan.items:
-                if item.type is WriteItemType.BYTE_IO or item.tensor_data is None:
-                    raise CheckpointError(f"{item.index.fqn} is not a tensor", why="this writer pickles nothing")
-                tensor = planner.resolve_data(item)
-                assert isinstance(tensor, torch.Tensor)
-                file.align(SHARD_ALIGNMENT_BYTES)
-                offset = file.position
-                file.write(tensor_bytes(tensor.detach()))
-                chunk = Chunk(
-                    offsets=tuple(item.tensor_data.chunk.offsets),
-                    sizes=tuple(item.tensor_data.chunk.sizes),
-                    file=shard_name(self._rank),
-                    offset=offset,
-                    num_bytes=file.position - offset,
-                )
-                stored = StoredTensor(
-                    dtype=dtype_name(tensor.dtype), shape=tuple(item.tensor_data.size), chunks=(chunk,)
-                )
-                results.append(WriteResult(index=item.index, size_in_bytes=chunk.num_bytes, storage_data=stored))
-            self.entry = file.finish()
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        raise CheckpointError("this writer does not publish", hint="save through Checkpointer")
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return Path(checkpoint_id).is_dir()
+    return [item for item in plan.items if is_mine(item)]
 
 
 class StoreReader(StorageReader):
@@ -264,12 +196,6 @@ def _lies_alike(stored: StoredTensor, target: torch.Tensor) -> bool:
         and target.device.type == "cpu"
         and target.is_contiguous()
     )
-
-
-def report_tensors(results: list[WriteResult]) -> dict[str, Any]:
-    """What a rank wrote, as its part of the index."""
-    parts = [{result.index.fqn: tensor_to_json(result.storage_data)} for result in results]
-    return {key: tensor_to_json(tensor) for key, tensor in merge_tensors(list(parts)).items()}
 
 
 def _is_first_replica(tensor: torch.Tensor) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from resilient_launch.checkpoint.dcp import StoreWriter, plan_save, report_tensors
+from resilient_launch.checkpoint.layout import SHARD_ALIGNMENT_BYTES, index_part, lay_out, local, shard_name
 from resilient_launch.checkpoint.merging import merge_parts
 from resilient_launch.checkpoint.outcomes import Begun
-from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankReport, Round, publish
+from resilient_launch.checkpoint.store import Digesting, Facts, FileEntry, Published, Round, publish
+from resilient_launch.checkpoint.tree import tensor_bytes
 
 
 def publish_now(
@@ -23,25 +23,23 @@ def publish_now(
     without_rename: bool,
 ) -> Published:
     """Write and publish together with the round's other ranks. Raises what ``publish`` raises."""
-    staged = begun.capture
+    capture = begun.capture
+    layout = lay_out(capture, rank=rank, world_size=world_size)
 
-    def write(path: Path) -> RankReport:
-        plan, planner = plan_save(staged.tensors, rank=rank, world_size=world_size, pinned=staged.pinned)
-        writer = StoreWriter(path, rank=rank, digesting=digesting)
-        results = writer.write_data(plan, planner).wait()
-        assert writer.entry is not None
-        index: dict[str, Any] = {"tensors": report_tensors(results), "own": staged.own}
-        return RankReport(files=(writer.entry,), index={**index, "agreement": staged.agreement})
-
-    def merge(parts: list[Any]) -> dict[str, bytes]:
-        return merge_parts(parts, staged.trees)
+    def write(path: Path) -> list[FileEntry]:
+        with digesting.writer(path, shard_name(rank)) as file:
+            for place in layout.places:
+                file.align(SHARD_ALIGNMENT_BYTES)
+                file.write(tensor_bytes(local(capture.tensors[place.key]).detach()))
+            return [file.finish()]
 
     return publish(
         directory,
         begun.id,
         round_,
+        part=index_part(layout, capture),
+        merge=lambda parts: merge_parts(parts, capture.trees),
         write=write,
-        merge=merge,
         facts=facts,
         digesting=digesting,
         without_rename=without_rename,

@@ -158,14 +158,17 @@ def tensor_from_json(record: Mapping[str, Any]) -> StoredTensor:
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
-    sizes = tuple(int(value) for value in values)
-    if any(size < 0 for size in sizes):
+    sizes = tuple(map(int, values))
+    if sizes and min(sizes) < 0:
         raise ValueError(f"negative size in {sizes}")
     return sizes
 
 
 def _coverage(tensor: StoredTensor) -> Iterator[str]:
     rank = len(tensor.shape)
+    if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape and tensor.chunks[0].offsets == (0,) * rank:
+        # Nearly all are written whole.
+        return
     if any(len(chunk.offsets) != rank or len(chunk.sizes) != rank for chunk in tensor.chunks):
         yield "a chunk has another number of dimensions"
         return

@@ -22,7 +22,7 @@ from resilient_launch.checkpoint.background.progress import Listener
 from resilient_launch.checkpoint.background.shelf import Shelf, hash_image
 from resilient_launch.checkpoint.background.wire import Channel
 from resilient_launch.checkpoint.merging import merge_parts
-from resilient_launch.checkpoint.store import Digesting, Facts, Published, RankReport, Rounds, publish
+from resilient_launch.checkpoint.store import Digesting, Facts, FileEntry, Published, Rounds, publish
 from resilient_launch.checkpoint.store.direct import write_image
 from resilient_launch.checkpoint.store.rounds import error_to_json
 from resilient_launch.core.errors import CheckpointError
@@ -134,7 +134,7 @@ class Writer:
         digesting = Digesting(algorithm=job["algorithm"], chunk_bytes=job["chunk_bytes"])
         round_ = rounds.start(job["round"], float(job["timeout_s"]))
 
-        def write(directory: Path) -> RankReport:
+        def write(directory: Path) -> list[FileEntry]:
             nonlocal written, chunks
             entry = write_image(
                 directory,
@@ -147,7 +147,7 @@ class Writer:
             )
             written = time.monotonic()
             chunks = entry.chunks
-            return RankReport(files=(entry,), index=job["part"])
+            return [entry]
 
         def announce(published: Published) -> None:
             commit_s = time.monotonic() - written
@@ -158,8 +158,9 @@ class Writer:
                 Path(job["directory"]),
                 ident,
                 round_,
-                write=write,
+                part=job["part"],
                 merge=lambda parts: merge_parts(parts, job["trees"]),
+                write=write,
                 facts=Facts(**job["facts"]),
                 digesting=digesting,
                 announce=announce,

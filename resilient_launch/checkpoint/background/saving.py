@@ -17,7 +17,7 @@ from resilient_launch.checkpoint.background.peers import LOOPBACK
 from resilient_launch.checkpoint.background.progress import Teller
 from resilient_launch.checkpoint.background.shelf import NUM_SLOTS, Label, Shelf, hash_image
 from resilient_launch.checkpoint.background.staging import Stager
-from resilient_launch.checkpoint.dcp import shard_name
+from resilient_launch.checkpoint.layout import index_part, shard_name
 from resilient_launch.checkpoint.outcomes import Written
 from resilient_launch.checkpoint.store import Board, Digesting, Facts, Round
 from resilient_launch.checkpoint.store.litter import discard_unpublished
@@ -296,7 +296,7 @@ class Background:
             "shard": shard_name(self._rank),
             "num_bytes": layout.num_bytes,
             "trees": capture.trees if self._rank == 0 else {},
-            "part": {"tensors": layout.tensors, "own": capture.own, "agreement": capture.agreement},
+            "part": index_part(layout, capture),
         }
 
     def _prepare(self, num_bytes: int, slot: int) -> Client | None:

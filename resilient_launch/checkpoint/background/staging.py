@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,34 +15,13 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from resilient_launch.checkpoint.background.arena import Arena
-from resilient_launch.checkpoint.dcp import SHARD_ALIGNMENT_BYTES, plan_save, shard_name
-from resilient_launch.checkpoint.index import Chunk, StoredTensor, merge_tensors, tensor_to_json
+from resilient_launch.checkpoint.layout import Layout, Place, lay_out, local
 from resilient_launch.checkpoint.train_state import Capture
-from resilient_launch.checkpoint.tree import dtype_name
-from resilient_launch.core.errors import CheckpointError
 
-_BLOCK_BYTES = 8 << 20
-_STRETCH_BYTES = 32 << 20
-"""What is copied before the writer hears of it: enough to be worth a word, little enough to keep the disk waiting."""
+_BLOCK_BYTES = 4 << 20
+_FIRST_BYTES, _STRETCH_BYTES = 8 << 20, 32 << 20
+"""What is copied before the writer hears of it: at first so little that the disk begins soon, then worth a word."""
 _MOST_THREADS = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where one tensor, or this rank's block of one, lies in the shard."""
-
-    key: str
-    offset: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """A rank's shard: its places in order, its length, and ``tensors``, its part of the index as JSON."""
-
-    places: tuple[Place, ...]
-    num_bytes: int
-    tensors: Mapping[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -73,7 +52,8 @@ class Stager:
         """Where everything that this rank writes will lie."""
         signature = (capture.pinned, [_signature(key, tensor) for key, tensor in capture.tensors.items()])
         if self._layout is None or signature != self._signature:
-            self._layout, self._signature = self._lay_out(capture), signature
+            self._layout = lay_out(capture, rank=self._rank, world_size=self._world_size)
+            self._signature = signature
             self._laid_out_in = None
         return self._layout
 
@@ -121,31 +101,6 @@ class Stager:
         for device in {tensor.device for _, tensor in tensors}:
             torch.cuda.current_stream(device).synchronize()
 
-    def _lay_out(self, capture: Capture) -> Layout:
-        plan, _ = plan_save(capture.tensors, rank=self._rank, world_size=self._world_size, pinned=capture.pinned)
-        name, position = shard_name(self._rank), 0
-        places: list[Place] = []
-        parts: list[Mapping[str, Any]] = []
-        for item in plan.items:
-            if item.tensor_data is None:
-                raise CheckpointError(f"{item.index.fqn} is not a tensor", why="nothing is pickled here")
-            tensor = _local(capture.tensors[item.index.fqn])
-            position += -position % SHARD_ALIGNMENT_BYTES
-            place = Place(key=item.index.fqn, offset=position, num_bytes=tensor.numel() * tensor.element_size())
-            chunk = Chunk(
-                offsets=tuple(item.tensor_data.chunk.offsets),
-                sizes=tuple(item.tensor_data.chunk.sizes),
-                file=name,
-                offset=position,
-                num_bytes=place.num_bytes,
-            )
-            stored = StoredTensor(dtype=dtype_name(tensor.dtype), shape=tuple(item.tensor_data.size), chunks=(chunk,))
-            places.append(place)
-            parts.append({place.key: tensor_to_json(stored)})
-            position += place.num_bytes
-        tensors = {key: tensor_to_json(tensor) for key, tensor in merge_tensors(parts).items()}
-        return Layout(places=tuple(places), num_bytes=position, tensors=tensors)
-
     def _clear_gaps(self, layout: Layout, arena: Arena) -> None:
         """What an earlier layout left between the tensors would otherwise end up in the file."""
         position = 0
@@ -156,9 +111,9 @@ class Stager:
 
 def _stretches(layout: Layout, capture: Capture, arena: Arena) -> Iterator[_Stretch]:
     """The whole image in order."""
-    stretch, begun = _Stretch(), 0
+    stretch, begun, length = _Stretch(), 0, _FIRST_BYTES
     for place in layout.places:
-        tensor = _local(capture.tensors[place.key])
+        tensor = local(capture.tensors[place.key])
         is_here = tensor.device.type == "cpu"
         if is_here:
             # Itself, unless it lies in memory in another way than in the file.
@@ -172,9 +127,9 @@ def _stretches(layout: Layout, capture: Capture, arena: Arena) -> Iterator[_Stre
             if is_here:
                 stretch.blocks.append((arena.address + place.offset + start, tensor.data_ptr() + start, count))
             stretch.end = place.offset + start + count
-            if stretch.end - begun >= _STRETCH_BYTES:
+            if stretch.end - begun >= length:
                 yield stretch
-                stretch, begun = _Stretch(held=stretch.held[-1:]), stretch.end
+                stretch, begun, length = _Stretch(held=stretch.held[-1:]), stretch.end, min(2 * length, _STRETCH_BYTES)
     stretch.end = layout.num_bytes
     yield stretch
 
@@ -184,10 +139,6 @@ def _move(blocks: deque[tuple[int, int, int]]) -> None:
     with contextlib.suppress(IndexError):
         while True:
             ctypes.memmove(*blocks.popleft())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _cuda_runtime() -> Any:

@@ -13,7 +13,7 @@ from resilient_launch.checkpoint.store.choose import (
     published,
     read_verified,
 )
-from resilient_launch.checkpoint.store.commit import Digesting, Published, RankReport, publish, write_buffers
+from resilient_launch.checkpoint.store.commit import Digesting, Published, publish, write_buffers
 from resilient_launch.checkpoint.store.errors import (
     DamagedError,
     FencedError,
@@ -45,7 +45,6 @@ __all__ = [
     "OpenCheckpoint",
     "Problem",
     "Published",
-    "RankReport",
     "Round",
     "Rounds",
     "Standing",

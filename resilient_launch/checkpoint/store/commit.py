@@ -1,8 +1,9 @@
 """Publishing a checkpoint: everything durable first, one rename that all of it appears with, nothing otherwise.
 
 rank 0 makes a temporary directory and shares its name
+every rank says what its part is, and rank 0 writes the files that tell where everything will be
 every rank writes and fsyncs its files there, then reports them
-rank 0 compares the directory with the reports, writes the rest and MANIFEST.json, fsyncs the directory
+rank 0 compares the directory with the reports, writes MANIFEST.json, fsyncs the directory
 one rename to a name that never existed, fsync of the parent, LATEST as a hint
 """
 
@@ -12,7 +13,7 @@ import contextlib
 import os
 import time
 import uuid as uuids
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,6 @@ LATEST_NAME = "LATEST"
 _OWN_NAMES = {in_place.BEGUN_NAME, in_place.REVOKED_NAME}
 _COMMIT_SHARE, _LEAST_COMMIT_S = 0.2, 5.0
 """How much longer than rank 0 the other ranks wait, for its checks, manifest and rename."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankReport:
-    """What one rank wrote: its files, and ``index``, its JSON part of whatever rank 0 puts beside them."""
-
-    files: tuple[FileEntry, ...]
-    index: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +62,19 @@ def publish(
     ident: CheckpointId,
     round_: Round,
     *,
-    write: Callable[[Path], RankReport],
-    merge: Callable[[list[Any]], Mapping[str, bytes]],
+    write: Callable[[Path], Sequence[FileEntry]],
     facts: Facts,
+    part: Any = None,
+    merge: Callable[[list[Any]], Mapping[str, bytes]] = lambda parts: {},
     digesting: Digesting | None = None,
     announce: Callable[[Published], None] = lambda published: None,
     without_rename: bool = False,
 ) -> Published:
     """Write one checkpoint together with the round's other ranks; the same call on every rank.
 
-    ``write`` puts this rank's files into the directory it is given; ``merge`` turns all ranks' ``index`` parts into
-    small files that rank 0 adds. Raises CheckpointError on every rank when any rank failed: then nothing is published,
+    ``write`` puts this rank's files into the directory it is given. ``merge`` turns all ranks' ``part``, JSON, into
+    small files that rank 0 adds before: what the ranks disagree on costs no writing, and little is left to do after
+    it. Raises CheckpointError on every rank when any rank failed: then nothing is published,
     the space is given back and older checkpoints are untouched. Raises FencedError when a newer attempt took over.
     ``announce`` is called as soon as it is durable, before what no save depends on is brought up to date.
     ``without_rename``: everything is written under the final name, and the manifest, put last, is what publishes.
@@ -88,9 +83,10 @@ def publish(
     if not round_.is_coordinator:
         plan = round_.share("plan")
         round_.extend(max(_LEAST_COMMIT_S, _COMMIT_SHARE * round_.remaining_s))
+        round_.gather("part", part)
         with round_.failing():
-            report = _write(directory / plan["directory"], write, is_coordinator=False)
-        round_.gather("report", _report_to_json(report))
+            written = _write(directory / plan["directory"], write, is_coordinator=False)
+        round_.gather("report", [entry.to_json() for entry in written])
         outcome = round_.share("outcome")
         published = Published(id=ident, uuid=outcome["uuid"], num_bytes=outcome["num_bytes"])
         announce(published)
@@ -100,13 +96,18 @@ def publish(
         temporary = _begin(directory, ident, without_rename=without_rename)
     try:
         round_.share("plan", {"directory": temporary.name})
+        parts = round_.gather("part", part) or []
         with round_.failing():
-            report = _write(temporary, write, is_coordinator=True)
-        records = round_.gather("report", _report_to_json(report)) or []
+            extra = merge(parts)
+            written = _write(
+                temporary,
+                lambda path: [*_write_buffers(path, extra, digesting), *write(path)],
+                is_coordinator=True,
+            )
+        reports = round_.gather("report", [entry.to_json() for entry in written]) or []
         with round_.failing():
-            reports = [_report_from_json(record) for record in records]
-            files = _check_shards(temporary, reports)
-            files += _write_rest(temporary, merge([report.index for report in reports]), digesting)
+            files = [FileEntry.from_json(record) for report in reports for record in report]
+            _check_files(temporary, files)
             manifest = Manifest(
                 id=ident,
                 uuid=str(uuids.uuid4()),
@@ -141,21 +142,12 @@ def write_buffers(
     """Publish named buffers as the files of one checkpoint, from a single process and without torch."""
     digesting = digesting or Digesting()
 
-    def write(path: Path) -> RankReport:
-        entries = []
-        for name, data in buffers.items():
-            with digesting.writer(path, name) as file:
-                file.write(data)
-                entries.append(file.finish())
-        return RankReport(files=tuple(entries))
-
     alone = Round(LocalBoard(), str(ident), rank=0, world_size=1, deadline_s=0.0)
     return publish(
         directory,
         ident,
         alone,
-        write=write,
-        merge=lambda _: {},
+        write=lambda path: _write_buffers(path, buffers, digesting),
         facts=facts or Facts(),
         digesting=digesting,
         without_rename=without_rename,
@@ -176,13 +168,15 @@ def _begin(directory: Path, ident: CheckpointId, *, without_rename: bool) -> Pat
     return temporary
 
 
-def _write(temporary: Path, write: Callable[[Path], RankReport], *, is_coordinator: bool) -> RankReport:
+def _write(
+    temporary: Path, write: Callable[[Path], Sequence[FileEntry]], *, is_coordinator: bool
+) -> Sequence[FileEntry]:
     try:
-        report = write(temporary)
+        written = write(temporary)
         if not is_coordinator:
             # The names that this node created must not depend on the coordinator's client to become durable.
             fsync_dir(temporary)
-        return report
+        return written
     except (CheckpointError, OSError) as error:
         if _is_gone(temporary):
             raise _gone(temporary) from error
@@ -213,9 +207,8 @@ def _gone(temporary: Path) -> CheckpointError:
     )
 
 
-def _check_shards(temporary: Path, reports: list[RankReport]) -> list[FileEntry]:
+def _check_files(temporary: Path, entries: list[FileEntry]) -> None:
     """Exactly the reported files, whole, are in the directory: no stale one, none in a sibling directory."""
-    entries = [entry for report in reports for entry in report.files]
     names = [entry.name for entry in entries]
     if len(set(names)) != len(names):
         raise CheckpointError("two ranks wrote the same file", where=str(temporary), why=f"files are {sorted(names)}")
@@ -239,13 +232,12 @@ def _check_shards(temporary: Path, reports: list[RankReport]) -> list[FileEntry]
         raise CheckpointError(
             "files in the checkpoint's directory that no rank reported", where=str(temporary), why=f"{strangers}"
         )
-    return entries
 
 
-def _write_rest(temporary: Path, extra: Mapping[str, bytes], digesting: Digesting) -> list[FileEntry]:
+def _write_buffers(directory: Path, buffers: Mapping[str, Buffer], digesting: Digesting) -> list[FileEntry]:
     entries = []
-    for name, data in extra.items():
-        with digesting.writer(temporary, name) as file:
+    for name, data in buffers.items():
+        with digesting.writer(directory, name) as file:
             file.write(data)
             entries.append(file.finish())
     return entries
@@ -300,11 +292,3 @@ def _uuid_of(path: Path) -> str | None:
         return parse_manifest((path / MANIFEST_NAME).read_bytes(), path).uuid
     except (OSError, CheckpointError):
         return None
-
-
-def _report_to_json(report: RankReport) -> dict[str, Any]:
-    return {"files": [entry.to_json() for entry in report.files], "index": report.index}
-
-
-def _report_from_json(record: dict[str, Any]) -> RankReport:
-    return RankReport(files=tuple(FileEntry.from_json(entry) for entry in record["files"]), index=record["index"])

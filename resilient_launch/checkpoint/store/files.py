@@ -16,7 +16,7 @@ from resilient_launch.checkpoint.store.manifest import FileEntry, check_file_nam
 
 DEFAULT_CHUNK_BYTES = 8 << 20
 _GATHER_BYTES = 1 << 20
-_BATCH_BYTES, _BATCH_VIEWS = 1 << 20, 1000
+_BATCH_BYTES, _BATCH_VIEWS = 1 << 19, 1000
 
 
 class FileWriter:

@@ -57,7 +57,8 @@ class Round:
         self._limit_s = deadline_s
         self._deadline = time.monotonic() + deadline_s
         self._previous = previous
-        self._shared: list[str] = []
+        self._said: list[str] = []
+        self._is_complete = False
 
     @property
     def is_coordinator(self) -> bool:
@@ -74,11 +75,15 @@ class Round:
     def share(self, topic: str, value: Any = None) -> Any:
         """Rank 0 gives ``value`` to everybody; every other rank waits for it and returns it."""
         key = f"{self.name}/{topic}"
-        if self.is_coordinator:
-            self._post(key, value)
-            self._shared.append(key)
-            return value
-        return self._read(key, "rank 0")
+        if not self.is_coordinator:
+            return self._read(key, "rank 0")
+        self._post(key, value)
+        self._said.append(key)
+        if self._is_complete and self._previous is not None:
+            # After the word that the others wait for, as nobody waits for this.
+            self._previous._forget()
+            self._previous = None
+        return value
 
     def gather(self, topic: str, value: Any) -> list[Any] | None:
         """Every rank reports ``value``; rank 0 returns all of them in rank order, the others None at once."""
@@ -88,12 +93,10 @@ class Round:
         reports = [value]
         for rank in range(1, self.world_size):
             key = f"{self.name}/{topic}/{rank}"
+            self._said.append(key)
             reports.append(self._read(key, f"rank {rank}"))
-            self._board.discard(key)
-        if self._previous is not None:
-            # All ranks are in this round, so nobody reads the one before any more.
-            self._previous._forget()
-            self._previous = None
+        # All ranks are in this round, so nobody reads the one before any more.
+        self._is_complete = True
         return reports
 
     def fail(self, error: BaseException) -> CheckpointError:
@@ -122,8 +125,10 @@ class Round:
         if self._previous is not None:
             self._previous._forget()
             self._previous = None
-        for key in self._shared:
-            self._board.discard(key)
+        # Words that nobody reads are no reason to fail.
+        with contextlib.suppress(OSError):
+            for key in self._said:
+                self._board.discard(key)
 
     def _post(self, key: str, value: Any) -> None:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from resilient_launch.checkpoint import store
-from resilient_launch.checkpoint.store import Facts, Lineage, LocalBoard, RankReport, Round
+from resilient_launch.checkpoint.store import Facts, FileEntry, Lineage, LocalBoard, Round
 from resilient_launch.checkpoint.store.direct import BLOCK_BYTES, write_image
 from resilient_launch.core.errors import CheckpointError
 from resilient_launch.core.ids import CheckpointId
@@ -59,7 +59,7 @@ class _LeftError(BaseException):
 
 
 class InlineBoard(LocalBoard):
-    """A board on which a rank acts when rank 0 asks for its report: all ranks in one thread, one call after another."""
+    """A board on which a rank acts when rank 0 asks for its part: all ranks in one thread, one call after another."""
 
     def __init__(self, ranks: dict[str, Any]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
     """Save the state of ``ident`` with all ranks of ``shape``, as their processes would, in this one thread."""
 
     def publish(board: LocalBoard, rank: int) -> None:
-        def write(temporary: Path) -> RankReport:
+        def write(temporary: Path) -> list[FileEntry]:
             entries = []
             for name, data in shape.share(ident, rank).items():
                 if shape.is_image:
@@ -94,7 +94,7 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
                 with digesting.writer(temporary, name) as file:
                     file.write(data)
                     entries.append(file.finish())
-            return RankReport(files=tuple(entries), index=f"{ident} of rank {rank}")
+            return entries
 
         round_ = Round(board, str(ident), rank=rank, world_size=shape.ranks, deadline_s=1.0)
         facts = Facts(world_size=shape.ranks)
@@ -103,15 +103,16 @@ def save(directory: Path, ident: CheckpointId, shape: Shape) -> None:
             directory,
             ident,
             round_,
-            write=write,
+            part=f"{ident} of rank {rank}",
             merge=merge,
+            write=write,
             facts=facts,
             digesting=digesting,
             without_rename=shape.in_place,
         )
 
     digesting = store.Digesting(chunk_bytes=shape.chunk_bytes)
-    others = {f"{ident}/report/{rank}": (lambda rank=rank: publish(board, rank)) for rank in range(1, shape.ranks)}
+    others = {f"{ident}/part/{rank}": (lambda rank=rank: publish(board, rank)) for rank in range(1, shape.ranks)}
     board: LocalBoard = InlineBoard(others)
     publish(board, 0)
 

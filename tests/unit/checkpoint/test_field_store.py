@@ -70,16 +70,16 @@ class Ours:
         deadline_s = 0.5 if dead else DEADLINE_S
 
         def act(rank: int) -> Any:
-            def write(path: Path) -> store.RankReport:
+            def write(path: Path) -> list[store.FileEntry]:
                 if hinder is not None:
                     hinder(rank, path)
                 with store.Digesting().writer(path, f"shard-{rank}.bin") as file:
                     file.write(data[rank])
-                    return store.RankReport(files=(file.finish(),))
+                    return [file.finish()]
 
             round_ = self.rounds[rank].start(f"save {ident}", deadline_s)
             try:
-                store.publish(self.directory, ident, round_, write=write, merge=lambda parts: {}, facts=store.Facts())
+                store.publish(self.directory, ident, round_, write=write, facts=store.Facts())
                 if rank == 0:
                     self.saved.add(ident)
                     store.prune(self.directory, newest(self.keep), verified=self.saved, resumed_from=None)

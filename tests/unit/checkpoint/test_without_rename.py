@@ -92,19 +92,17 @@ def test_a_damaged_one_is_revoked_where_it_lies_and_an_older_one_used(tmp_path: 
 def test_a_writer_of_an_older_attempt_that_goes_on_an_hour_later_publishes_nothing(tmp_path: Path) -> None:
     save(tmp_path, 10)
 
-    def write(path: Path) -> store.RankReport:
+    def write(path: Path) -> list[store.FileEntry]:
         with SMALL.writer(path, "a.bin") as file:
             file.write(b"late")
             entry = file.finish()
         # Meanwhile the next attempt was claimed.
         assert store.fence(tmp_path, attempt=1) == [path.name]
-        return store.RankReport(files=(entry,))
+        return [entry]
 
     alone = store.Round(store.LocalBoard(), "late", rank=0, world_size=1, deadline_s=0.0)
     with pytest.raises(store.FencedError, match="a newer attempt"):
-        store.publish(
-            tmp_path, ident(20), alone, write=write, merge=lambda _: {}, facts=store.Facts(), without_rename=True
-        )
+        store.publish(tmp_path, ident(20), alone, write=write, facts=store.Facts(), without_rename=True)
     assert store.published(tmp_path) == [ident(10)]
 
 
@@ -119,15 +117,13 @@ def test_a_late_manifest_changes_nothing_and_the_next_start_removes_what_has_non
 
 
 def test_a_save_that_fails_gives_its_space_back_and_its_name(tmp_path: Path) -> None:
-    def fail(path: Path) -> store.RankReport:
+    def fail(path: Path) -> list[store.FileEntry]:
         (path / "a.bin").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     alone = store.Round(store.LocalBoard(), "full", rank=0, world_size=1, deadline_s=0.0)
     with pytest.raises(CheckpointError, match="No space left"):
-        store.publish(
-            tmp_path, ident(20), alone, write=fail, merge=lambda _: {}, facts=store.Facts(), without_rename=True
-        )
+        store.publish(tmp_path, ident(20), alone, write=fail, facts=store.Facts(), without_rename=True)
     assert list(tmp_path.iterdir()) == []
     save(tmp_path, 20)
     with pytest.raises(CheckpointError, match="exists already"):
