@@ -16,10 +16,9 @@ from resilient_launch.launch.clusters import Connection
 from resilient_launch.launch.records import read_run
 from resilient_launch.launch.submit import locked, verdict_set_aside
 from resilient_launch.policy import waits
+from resilient_launch.policy.notice import DEFAULT_GRACE_S
 
 _EVERY_ATTEMPT = 10**9
-_KILL_WAIT_S = 30.0
-"""Slurm's own default, for a controller that does not say."""
 
 
 def newest_job(paths: RunPaths) -> str:
@@ -40,7 +39,7 @@ def wait_left_s(paths: RunPaths, scheduler: SlurmCommands, *, pending_s: float) 
         now=time.time(),
         not_before=None if end is None else end.not_before,
         pending_s=pending_s,
-        kill_wait_s=_KILL_WAIT_S if kill_wait_s is None else kill_wait_s,
+        kill_wait_s=DEFAULT_GRACE_S if kill_wait_s is None else kill_wait_s,
     )
 
 

@@ -13,7 +13,8 @@ _EXPLAINED = (
     ),
     (
         r"launch.failed.requeued.held",
-        "Slurm held it: a node's prolog or launch failed, and Slurm drained that node; "
+        "Slurm held it: a node's prolog or launch failed, or the node still ran its last attempt (duplicate jobid), "
+        "and Slurm drained that node; "
         f"{_RELEASE} where the site allows, and it avoids drained nodes",
     ),
     (r"JobHeldUser|job.requeued.in.held.state", f"held by its user, as rlaunch yield --hold and drain do; {_RELEASE}"),
