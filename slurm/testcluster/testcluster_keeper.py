@@ -64,7 +64,9 @@ def main(directory: Path, order: dict[str, object]) -> None:
     abandoned = False
     try:
         pidfd = os.pidfd_open(int(str(owner))) if owner is not None else None
-        _start(directory, spec, libc, Path(str(order["slurm"])) if order["slurm"] else None)
+        # The claims live as long as this process.
+        ports, _claims = _claim_ports(2 + spec.num_nodes)
+        _start(directory, spec, libc, Path(str(order["slurm"])) if order["slurm"] else None, ports)
         while True:
             if pidfd is not None and select.select([pidfd], [], [], 0)[0]:
                 abandoned = True
@@ -81,7 +83,7 @@ def main(directory: Path, order: dict[str, object]) -> None:
         directory.rmdir()
 
 
-def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | None) -> None:
+def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | None, ports: list[int]) -> None:
     version = _version(slurm)
     for name in ("state", "spool", "pid", "log", "gpu"):
         (directory / name).mkdir()
@@ -93,7 +95,7 @@ def _start(directory: Path, spec: ClusterSpec, libc: ctypes.CDLL, slurm: Path | 
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
     hostname = socket.gethostname().split(".")[0]
-    ctld_port, dbd_port, *node_ports = _free_ports(2 + spec.num_nodes)
+    ctld_port, dbd_port, *node_ports = ports
     plugin_dir = None if slurm is None else release.plugin_dir(slurm)
     (directory / "gres.conf").write_text(gres_conf(spec, directory=directory))
     (directory / "cgroup.conf").write_text(cgroup_conf(spec, version))
@@ -177,23 +179,25 @@ def _version(slurm: Path | None) -> tuple[int, ...]:
     return tuple(int(part) for part in found.groups()) if found else (0,)
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now, all different: they are held until the last one is found."""
-    chosen: dict[int, socket.socket] = {}
-    try:
-        while len(chosen) < count:
-            port = random.choice(_PORTS)
-            probe = socket.socket()
-            try:
+def _claim_ports(count: int) -> tuple[list[int], list[socket.socket]]:
+    """Ports that nothing listens on, and that no other test cluster takes while the sockets that come with them live.
+
+    A cluster binds its ports one after the other, the last ones many seconds after they were chosen.
+    """
+    claimed: dict[int, socket.socket] = {}
+    while len(claimed) < count:
+        port = random.choice(_PORTS)
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            # An abstract name: exclusive, and gone with the process.
+            claim.bind(f"\0rlaunch-testcluster-port-{port}")
+            with socket.socket() as probe:
                 probe.bind(("", port))
-            except OSError:
-                probe.close()
-            else:
-                chosen[port] = probe
-        return list(chosen)
-    finally:
-        for probe in chosen.values():
-            probe.close()
+        except OSError:
+            claim.close()
+        else:
+            claimed[port] = claim
+    return list(claimed), list(claimed.values())
 
 
 def _answers(address: Path | int) -> bool:

@@ -14,7 +14,10 @@ from resilient_launch.cluster.hostlist import expand
 from resilient_launch.core.errors import RefusedError
 
 STAYS = "trap '' TERM; echo up; sleep 600 & wait"
-STEP_ENDS_WHEN_TOLD = "srun bash -c 'trap \"echo step got it\" TERM; echo up; until [ -e go ]; do sleep 0.1; done'"
+# Whatever becomes of the last sleep, which TERM may reach, too: it ends with 0.
+STEP_ENDS_WHEN_TOLD = (
+    "srun bash -c 'trap \"echo step got it\" TERM; echo up; until [ -e go ]; do sleep 0.1; done; exit 0'"
+)
 ENDS_AT_ONCE_THE_SECOND_TIME = 'if [ -n "$SLURM_RESTART_COUNT" ]; then echo "again $SLURM_RESTART_COUNT"; exit 0; fi\n'
 UNKNOWN = "987654"
 

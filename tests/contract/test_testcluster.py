@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,23 @@ def test_up_twice_is_one_cluster(testcluster: ModuleType, cluster: Any) -> None:
     keeper = _keeper(cluster)
     cluster.up(testcluster.ClusterSpec(num_nodes=3))
     assert _keeper(cluster) == keeper
+
+
+def test_a_clusters_ports_are_claimed_for_as_long_as_it_lives(testcluster: ModuleType, cluster: Any) -> None:
+    cluster.up(testcluster.ClusterSpec(num_nodes=1))
+    ports = re.findall(r"Port=(\d+)", (cluster.directory / "slurm.conf").read_text())
+    assert len(ports) == 2
+
+    def claim(port: str) -> None:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(f"\0rlaunch-testcluster-port-{port}")
+
+    for port in ports:
+        with pytest.raises(OSError, match="in use"):
+            claim(port)
+    cluster.down()
+    for port in ports:
+        claim(port)
 
 
 def test_up_and_down_clear_what_a_killed_cluster_left(testcluster: ModuleType, cluster: Any) -> None:
