@@ -48,7 +48,7 @@ def register(dump: Path) -> None:
 def state_of(pid: int) -> str:
     """The letter that /proc gives the process; empty where it is gone or a zombie."""
     try:
-        # Asked twice a second for every rank: no more than one small read.
+        # Asked of every rank, again and again: no more than one small read.
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
             state = file.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
