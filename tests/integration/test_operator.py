@@ -57,6 +57,32 @@ def test_yield_and_hold_until_it_is_released(bench: RunBench, reference: Referen
     assert bench.digest("run") == reference(2)
 
 
+def test_a_maintenance_that_is_drained_costs_no_step(bench: RunBench, reference: Reference) -> None:
+    job_id = bench.submit(bench.config("run", _steps(), nodes=2, time="30m"))
+    bench.wait_step("run", 20)
+    running = bench.slurm.show(job_id)
+    assert running is not None
+    when = ("StartTime=now+10minutes", "Duration=30", f"Nodes={running.nodes}", "Users=root")
+    words = ("create", "reservation", "ReservationName=mnt", *when, "Flags=MAINT,IGNORE_JOBS")
+    made = bench.slurm_run("scontrol", *words)
+    assert made.returncode == 0, made.stderr
+    done = bench.rlaunch("drain", "--reservation", "mnt")
+    assert done.returncode == 0, done.stderr + bench.trace("run")
+    assert "saved at step" in done.stdout
+    waiting, (reserved,) = bench.slurm.show(job_id), bench.slurm.reservations()
+    assert waiting is not None and waiting.eligible_time is not None
+    assert (waiting.state, waiting.reason) == ("PENDING", "BeginTime")
+    assert abs(waiting.eligible_time - reserved.end_time) <= 2
+    # The window closes early: the run may go on.
+    assert bench.slurm_run("scontrol", "delete", "reservationname=mnt").returncode == 0
+    assert bench.rlaunch("requeue", "run").returncode == 0
+    bench.wait("run")
+    attempts = bench.status("run")["attempts"]
+    assert [row["cause"] for row in attempts] == ["maintenance", "finished"]
+    assert attempts[1]["rework_steps"] == 0
+    assert bench.digest("run") == reference(2)
+
+
 def test_stop_saves_and_stays_away_until_it_is_requeued(bench: RunBench, reference: Reference) -> None:
     bench.submit(bench.config("run", _steps()))
     bench.wait_step("run", 20)
