@@ -120,7 +120,8 @@ def test_a_request_to_stop_finds_an_attempt_that_starts_later(bench: RunBench) -
     assert bench.rlaunch("requeue", "run").returncode == 0
     wait_for(lambda: bench.paths("run").verdict.exists(), what="the verdict")
     assert bench.verdict("run")["state"] == "stopped"
-    assert not list(bench.paths("run").control.iterdir())
+    # After the verdict: a request is served only once that is written.
+    wait_for(lambda: not list(bench.paths("run").control.iterdir()), what="the served request to go")
 
 
 def test_unknown_runs_and_an_unreachable_controller(bench: RunBench) -> None:
