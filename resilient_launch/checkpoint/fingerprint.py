@@ -88,12 +88,11 @@ def _entries(
         for name in arrays:
             trees.setdefault(name.split("/")[0], []).append({"$tensor": name})
         return {**trees, **state.values()}, {name: array.tobytes() for name, array in arrays.items()}
-    from torch.distributed.tensor import DTensor
-
+    from resilient_launch.checkpoint.layout import local
     from resilient_launch.checkpoint.tree import tensor_bytes
 
     captured = _whole(state).capture(rank, world_size)
-    own = {key: each.to_local() if isinstance(each, DTensor) else each for key, each in captured.tensors.items()}
+    own = {key: local(each) for key, each in captured.tensors.items()}
     entries = {name: tree for name, tree in {**captured.trees, **captured.own}.items() if name != "train"}
     return entries, {key: tensor_bytes(each) for key, each in own.items()}
 

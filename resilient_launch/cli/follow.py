@@ -53,9 +53,9 @@ class _Screen:
 def follow(found: FoundRun, *, timeout_s: float | None = None) -> RunStatus:
     """Wait until the run is over, saying what happens on the way; returns how it stands then, or at ``timeout_s``.
 
-    A wait that Slurm adds after a requeue is lifted, where it lets us, though not one that a failure called for, and
-    not before one that left no word has had its time to end. A run whose site forbids requeue, and whose nodes could
-    not submit it again, is submitted again from here.
+    A wait that Slurm adds after a requeue is lifted, where it lets us, though not one that a failure called for; after
+    an attempt that ended without a word, not before its processes have had their time to end. A run whose site forbids
+    requeue, and whose nodes could not submit it again, is submitted again from here.
     """
     from resilient_launch.launch.comeback import newest_job, submit_again
     from resilient_launch.report.state import read_verdict, run_status

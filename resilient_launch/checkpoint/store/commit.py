@@ -73,9 +73,9 @@ def publish(
     """Write one checkpoint together with the round's other ranks; the same call on every rank.
 
     ``write`` puts this rank's files into the directory it is given. ``merge`` turns all ranks' ``part``, JSON, into
-    small files that rank 0 adds before: what the ranks disagree on costs no writing, and little is left to do after
-    it. Raises CheckpointError on every rank when any rank failed: then nothing is published,
-    the space is given back and older checkpoints are untouched. Raises FencedError when a newer attempt took over.
+    small files that rank 0 writes before its own, so that little is left to do after the last byte. Raises
+    CheckpointError on every rank when any rank failed: then nothing is published, the space is given back and older
+    checkpoints are untouched. Raises FencedError when a newer attempt took over.
     ``announce`` is called as soon as it is durable, before what no save depends on is brought up to date.
     ``without_rename``: everything is written under the final name, and the manifest, put last, is what publishes.
     """

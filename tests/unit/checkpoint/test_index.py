@@ -44,6 +44,7 @@ def test_a_whole_state_has_no_problems() -> None:
         (index(x=tensor((0, 4), (0, 4))), "x: its chunks don't add up"),
         (index(x=tensor((0, 2), (0, 2))), "x: two chunks begin at one place"),
         (index(x=tensor((0, 2), (3, 2))), "x: a chunk reaches outside"),
+        (index(x=tensor((1, 4))), "x: a chunk reaches outside"),
         (index(x=tensor((0, 4), shape=(4, 2, 1))), "x: a chunk has another number of dimensions"),
     ],
 )
@@ -57,6 +58,14 @@ def test_what_is_missing_or_too_much_is_named(broken: Index, problem: str) -> No
 def test_nonsense_is_damage(data: bytes) -> None:
     with pytest.raises(DamagedError):
         Index.parse(data)
+
+
+def test_a_negative_size_is_damage() -> None:
+    record = json.loads(index(x=tensor((0, 4))).render())
+    # Two of them multiply to as many elements as before.
+    record["tensors"]["x"]["shape"] = record["tensors"]["x"]["chunks"][0][1] = [-4, -2]
+    with pytest.raises(DamagedError, match="negative size"):
+        Index.parse(json.dumps(record).encode())
 
 
 def test_the_other_byte_order_is_refused() -> None:

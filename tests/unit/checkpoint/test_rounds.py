@@ -187,6 +187,21 @@ def test_the_board_does_not_fill_up(tmp_path: Path) -> None:
     assert sizes[-1] == sizes[1] <= 2 * WORLD
 
 
+def test_the_last_word_of_a_round_stays_until_every_rank_is_in_the_next_one() -> None:
+    board = store.LocalBoard()
+    quick, slow = (store.Rounds(board, rank=rank, world_size=2) for rank in range(2))
+    unread = slow.start("first", 20.0)
+    quick.start("first", 20.0).share("outcome", 7)
+    second = quick.start("second", 20.0)
+    second.share("plan", 8)
+    assert unread.share("outcome") == 7
+    slow.start("second", 20.0).gather("word", 1)
+    assert second.gather("word", 0) == [0, 1]
+    second.share("outcome", 9)
+    with pytest.raises(TimeoutError):
+        board.read("first/outcome", 0.0)
+
+
 def test_damage_seen_by_one_rank_sends_all_to_the_older_one(tmp_path: Path) -> None:
     gang = Gang(tmp_path)
     gang.save(1)

@@ -33,6 +33,7 @@ class Gang:
     events: list[dict[str, Any]] = field(default_factory=list)
     hangs: list[tuple[int, Blame]] = field(default_factory=list)
     lost: list[list[int]] = field(default_factory=list)
+    gaps: list[dict[Phase, float]] = field(default_factory=lambda: [{}, {}])
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
 
     def watch(self, *nodes: int, limits: Limits | None = LIMITS) -> None:
@@ -54,7 +55,9 @@ class Gang:
                 on_hang=lambda blame, node=node: self.hangs.append((node, blame)),  # type: ignore[misc]
                 on_lost_nodes=lambda nodes: self.lost.append(list(nodes)),
             )
-            watchdog = Watchdog(PrefixStore("g", client), watched, limits=limits, gaps={}, callbacks=callbacks)
+            watchdog = Watchdog(
+                PrefixStore("g", client), watched, limits=limits, gaps=self.gaps[node], callbacks=callbacks
+            )
             self.watchdogs.append(watchdog)
             watchdog.start()
 
@@ -121,6 +124,14 @@ def test_the_timeout_follows_the_largest_gap_seen(gang: Gang) -> None:
     gang.wait(lambda: gang.events)
     # Each node knows its own ranks' gaps; the first to give up asks all.
     assert {event["timeout_s"] for event in gang.events} <= {1.0, 2.5}
+
+
+def test_the_gaps_that_were_seen_are_kept_for_the_next_group(gang: Gang) -> None:
+    gang.pages[1].floats[Page.largest_gap_s[Phase.EVAL]] = 7.0
+    gang.watch(0, 1, limits=Limits(floor_s=300.0, ceiling_s=600.0))
+    gang.wait(lambda: all(gang.gaps))
+    assert [gaps[Phase.STEP] for gaps in gang.gaps] == [0.1, 0.1]
+    gang.wait(lambda: [gaps.get(Phase.EVAL) for gaps in gang.gaps] == [0.0, 7.0])
 
 
 def test_a_rank_that_moves_while_stacks_are_taken_is_no_hang(gang: Gang) -> None:
