@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -78,7 +79,9 @@ def sweep(
             found.append(_one(job))
             on_progress(done, len(jobs))
     else:
-        with ProcessPoolExecutor(num_processes) as pool:
+        # Not forked: a child that copies the locks of a caller's other threads, torch's say, may die or stand still.
+        fresh = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(num_processes, mp_context=fresh) as pool:
             for done, shares in enumerate(pool.map(_one, jobs), 1):
                 found.append(shares)
                 on_progress(done, len(jobs))
