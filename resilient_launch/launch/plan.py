@@ -76,16 +76,17 @@ def watcher_lines(paths: RunPaths) -> tuple[str, ...]:
     """Batch-shell lines that requeue the job when a request file asks for it.
 
     Node agents in a container may have no scontrol; the batch shell is outside. It is listed, not tested for, since NFS
-    may go on answering "absent" for a name; the watcher ends with its shell and holds none of its files.
+    may go on answering "absent" for a name; the watcher ends with its shell and holds none of its files. Slurm's TERM
+    to the requeued job, which comes before scontrol has returned, must not keep it from withdrawing the request.
     """
     control = shlex.quote(str(paths.control))
     return (
         "# requeue on request of the node agents",
         f"rlaunch_control={control}",
         'rlaunch_request="requeue-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"',
-        'while kill -0 "$$"; do if ls -A -- "$rlaunch_control" | grep -Fqx -- "$rlaunch_request" && '
+        '{ trap "" TERM; while kill -0 "$$"; do if ls -A -- "$rlaunch_control" | grep -Fqx -- "$rlaunch_request" && '
         'scontrol requeue "$SLURM_JOB_ID"; then rm -f -- "$rlaunch_control/$rlaunch_request"; fi; '
-        f"sleep {_WATCH_S}; done >/dev/null 2>&1 </dev/null &",
+        f"sleep {_WATCH_S}; done; }} >/dev/null 2>&1 </dev/null &",
     )
 
 

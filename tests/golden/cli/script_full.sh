@@ -25,7 +25,7 @@ export X='a b'
 # requeue on request of the node agents
 rlaunch_control=/ROOT/full/control
 rlaunch_request="requeue-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"
-while kill -0 "$$"; do if ls -A -- "$rlaunch_control" | grep -Fqx -- "$rlaunch_request" && scontrol requeue "$SLURM_JOB_ID"; then rm -f -- "$rlaunch_control/$rlaunch_request"; fi; sleep 2; done >/dev/null 2>&1 </dev/null &
+{ trap "" TERM; while kill -0 "$$"; do if ls -A -- "$rlaunch_control" | grep -Fqx -- "$rlaunch_request" && scontrol requeue "$SLURM_JOB_ID"; then rm -f -- "$rlaunch_control/$rlaunch_request"; fi; sleep 2; done; } >/dev/null 2>&1 </dev/null &
 
 # command
 export SUBMITIT_EXECUTOR=slurm

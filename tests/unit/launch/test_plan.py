@@ -89,12 +89,13 @@ def _blocked(words: str) -> str:
 
 
 def test_the_watcher_requeues_on_request_and_only_then(tmp_path: Path) -> None:
-    """The lines that go into the batch shell, with a scontrol that says what it was asked."""
+    """The lines that go into the batch shell, with a scontrol that says what it was asked, and has the asker told to
+    end, as Slurm does with a job that it requeues."""
     paths = RunPaths(tmp_path / "r 'u\"n")
     paths.control.mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nkill -TERM $PPID\n')
     scontrol.chmod(0o755)
     script = "\n".join([*plans.watcher_lines(paths), f"read line; while [ -e {tmp_path}/wait ]; do sleep 0.05; done"])
     (tmp_path / "wait").touch()
