@@ -29,7 +29,8 @@ class JobView:
     """What Slurm says about a job now. Times are seconds since the epoch; None where Slurm has no value.
 
     ``state`` and ``reason`` are Slurm's own words, but a job that waits is PENDING, whatever Slurm calls it when it is
-    held. ``start_time`` and ``end_time`` of a pending job are estimates;
+    held, and one that runs RUNNING, also in the moment in which Slurm signals it.
+    ``start_time`` and ``end_time`` of a pending job are estimates;
     ``end_time`` of a running one is when Slurm will end it, which a preemption pulls in to the end of its grace.
     ``eligible_time`` is when a requeued job may start again. ``time_limit_s`` is None for an unlimited job.
     ``job_id`` of an array's task is ``<array>_<task>``. ``nodes`` is a hostlist, empty before the job has nodes.

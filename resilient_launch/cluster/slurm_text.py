@@ -20,6 +20,8 @@ SACCT_FIELDS = "JobID,State,Submit,Start,End,ExitCode,DerivedExitCode,NodeList"
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "None assigned"})
 _WAITING = frozenset({"REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 """Newer Slurms' names for a job that waits, and is held, after a requeue; its reason says so too."""
+_RUNNING = frozenset({"SIGNALING", "RESIZING"})
+"""What Slurm calls a running job for the moment in which it signals it or takes nodes from it."""
 _FREE_TEXT = re.compile(r"(?:AdminComment|BurstBuffer|Command|Comment|Extra|Std\w+|SystemComment|WorkDir)=")
 """Lines of `scontrol show job` whose value is the user's: it may look like fields."""
 _WORD_FIELD = re.compile(r"([A-Za-z/:]+)=(\S*)")
@@ -83,7 +85,7 @@ def parse_show_job(text: str, job_id: str) -> JobView:
 
 
 def _state(text: str) -> str:
-    return "PENDING" if text in _WAITING else text
+    return "PENDING" if text in _WAITING else "RUNNING" if text in _RUNNING else text
 
 
 def parse_squeue(text: str) -> dict[str, JobView]:

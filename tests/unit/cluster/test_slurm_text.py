@@ -136,11 +136,20 @@ def test_durations(text: str, seconds: int | None) -> None:
     assert slurm_text.parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
-def test_a_job_that_is_held_after_a_requeue_waits(state: str) -> None:
-    assert slurm_text.parse_show_job(RUNNING.replace("JobState=RUNNING", f"JobState={state}"), "2").state == "PENDING"
-    values = "7|STATE|reason|0|0|0|10:00|1|low|root|||name".replace("STATE", state)
-    assert slurm_text.parse_squeue(values)["7"].state == "PENDING"
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("REQUEUE_HOLD", "PENDING"),
+        ("SPECIAL_EXIT", "PENDING"),
+        ("SIGNALING", "RUNNING"),
+        ("RESIZING", "RUNNING"),
+        ("COMPLETING", "COMPLETING"),
+    ],
+)
+def test_a_held_job_waits_and_a_signalled_one_runs(said: str, state: str) -> None:
+    assert slurm_text.parse_show_job(RUNNING.replace("JobState=RUNNING", f"JobState={said}"), "2").state == state
+    values = f"7|{said}|reason|0|0|0|10:00|1|low|root|||name"
+    assert slurm_text.parse_squeue(values)["7"].state == state
 
 
 def test_squeue() -> None:
