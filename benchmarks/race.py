@@ -78,7 +78,9 @@ class Slurm:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
 
     def state(self, job_id: str) -> str:
-        return self.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T").strip()
+        found = self.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T").strip()
+        # What Slurm says of a running job in the moment in which it signals it.
+        return "RUNNING" if found == "SIGNALING" else found
 
     def preempt(self) -> str:
         """A job of the higher partition that needs both nodes for a moment."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -137,7 +138,9 @@ def test_the_trace_tells_the_same_story_as_the_shares(tmp_path: Path) -> None:
     assert any(event["rework_steps"] > 0 for event in resumes)
 
 
-def test_processes_change_nothing() -> None:
+def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A test run has threads: none of its processes may be a copy of it.
+    monkeypatch.delattr(os, "fork")
     cases = [Case(workload=ALONE, strategy=strategy) for strategy in (ORDERED, STAGGERED)]
     seen: list[tuple[int, int]] = []
     alone = sweep(cases, num_seeds=2, days=5, num_processes=1, on_progress=lambda *at: seen.append(at))
