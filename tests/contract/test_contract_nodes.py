@@ -52,8 +52,9 @@ def test_a_drained_node_takes_no_job_and_keeps_the_one_it_has(bench: Bench, node
 
 
 def test_a_failed_node_brings_its_job_back(bench: Bench, node: str) -> None:
-    job_id = bench.sbatch('echo "up [$SLURM_RESTART_COUNT]"; srun sleep 600', f"--nodelist=n1,{node}")
-    bench.wait_line(job_id, "up []")
+    # The step says that it is up: an srun whose step was still refused would end its batch script before Slurm does.
+    job_id = bench.sbatch("srun bash -c 'echo \"up [$SLURM_RESTART_COUNT]\"; sleep 600'", f"--nodelist=n1,{node}")
+    wait_for(lambda: bench.output(job_id).count("up []") == 2, what="a task on each node")
     bench.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     waiting = bench.wait_state(job_id, "PENDING")
     assert (waiting.restart_count, waiting.reason, waiting.nodes) == (1, "BeginTime", "")
@@ -61,8 +62,8 @@ def test_a_failed_node_brings_its_job_back(bench: Bench, node: str) -> None:
 
 
 def test_a_failed_node_ends_a_job_that_may_not_be_requeued(bench: Bench, node: str) -> None:
-    job_id = bench.sbatch("echo up; srun sleep 600", f"--nodelist=n1,{node}", "--no-requeue")
-    bench.wait_line(job_id, "up")
+    job_id = bench.sbatch("srun bash -c 'echo up; sleep 600'", f"--nodelist=n1,{node}", "--no-requeue")
+    wait_for(lambda: bench.output(job_id).count("up") == 2, what="a task on each node")
     bench.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     ended = bench.wait_state(job_id, "NODE_FAIL")
     assert (ended.restart_count, ended.reason) == (0, "NodeDown")
@@ -70,11 +71,11 @@ def test_a_failed_node_ends_a_job_that_may_not_be_requeued(bench: Bench, node: s
 
 def test_a_job_that_asked_for_it_lives_on_without_the_failed_node(bench: Bench, node: str) -> None:
     job_id = bench.sbatch(
-        "srun --no-kill sleep 600 & echo up; until [ -e go ]; do sleep 0.1; done; echo over; kill %1",
+        "srun --no-kill bash -c 'echo up; sleep 600' & until [ -e go ]; do sleep 0.1; done; echo over; kill %1",
         f"--nodelist=n1,{node}",
         "--no-kill",
     )
-    bench.wait_line(job_id, "up")
+    wait_for(lambda: bench.output(job_id).count("up") == 2, what="a task on each node")
     bench.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     wait_for(lambda: bench.show(job_id).nodes == "n1")
     assert bench.show(job_id).state == "RUNNING"
