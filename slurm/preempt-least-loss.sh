@@ -16,7 +16,8 @@ case "${1-}" in
 esac
 needed=$1
 
-squeue --noheader --states=running ${2:+--partition="$2"} --format='%i|%D|%k' |
+# A running job that Slurm is just signalling is in another state for a moment.
+squeue --noheader --states=running,signaling,resizing ${2:+--partition="$2"} --format='%i|%D|%k' |
     awk -F'|' -v now="$(date +%s)" '
         $3 ~ /^rlaunch1 saved=[0-9]+ step=[0-9]+ gpus=[0-9]+( |$)/ {
             split($3, word, /[ =]/)

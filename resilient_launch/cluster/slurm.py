@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from resilient_launch.cluster.base import JobRow, JobView, RequeueOutcome, Reservation
 from resilient_launch.cluster.slurm_text import (
     COMMENT_FORMAT,
+    RUNNING_STATES,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
     clean_message,
@@ -187,7 +188,7 @@ class SlurmCommands:
 
     def comments(self) -> dict[str, tuple[JobView, str]]:
         """Every running job of every user, by id, and what its comment says."""
-        done = self._run("squeue", "--noheader", "--array", "--states=running", f"--format={COMMENT_FORMAT}")
+        done = self._run("squeue", "--noheader", "--array", f"--states={RUNNING_STATES}", f"--format={COMMENT_FORMAT}")
         check_answer("squeue", done, "the queue cannot be shown")
         return parse_comments(done.stdout)
 

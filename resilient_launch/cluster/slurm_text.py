@@ -15,13 +15,14 @@ SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%l|%D|%P|%u|%B|%N|%j"
 COMMENT_FORMAT = "%i|%T|%D|%P|%u|%N|%k"
 """The columns of ``parse_comments``, the only one that a user may fill freely last."""
 
+RUNNING_STATES = "RUNNING,SIGNALING,RESIZING"
+"""What Slurm calls a running job: the last two for the moment in which it signals it or takes nodes from it."""
+
 SACCT_FIELDS = "JobID,State,Submit,Start,End,ExitCode,DerivedExitCode,NodeList"
 
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "None assigned"})
 _WAITING = frozenset({"REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 """Newer Slurms' names for a job that waits, and is held, after a requeue; its reason says so too."""
-_RUNNING = frozenset({"SIGNALING", "RESIZING"})
-"""What Slurm calls a running job for the moment in which it signals it or takes nodes from it."""
 _FREE_TEXT = re.compile(r"(?:AdminComment|BurstBuffer|Command|Comment|Extra|Std\w+|SystemComment|WorkDir)=")
 """Lines of `scontrol show job` whose value is the user's: it may look like fields."""
 _WORD_FIELD = re.compile(r"([A-Za-z/:]+)=(\S*)")
@@ -85,7 +86,7 @@ def parse_show_job(text: str, job_id: str) -> JobView:
 
 
 def _state(text: str) -> str:
-    return "PENDING" if text in _WAITING else "RUNNING" if text in _RUNNING else text
+    return "PENDING" if text in _WAITING else "RUNNING" if text in RUNNING_STATES.split(",") else text
 
 
 def parse_squeue(text: str) -> dict[str, JobView]:
@@ -126,7 +127,7 @@ def parse_comments(text: str) -> dict[str, tuple[JobView, str]]:
         job_id, state, num_nodes, partition, user, nodes, comment = values
         view = JobView(
             job_id=job_id,
-            state=state,
+            state=_state(state),
             num_nodes=_int(num_nodes) or 0,
             partition=_text(partition),
             user=user,

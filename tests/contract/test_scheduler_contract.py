@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from slurm_bench import Bench
@@ -86,6 +87,22 @@ def test_free_text_comes_back_as_it_was_and_is_never_a_field(bench: Bench, text:
     assert (view.name, view.comment, view.state) == (text.strip(), text.strip(), "PENDING")
     assert bench.slurm.queue([job_id])[job_id].name == text.strip()
     assert not (bench.directory / "pwned").exists()
+
+
+def test_comments_are_those_of_running_jobs_also_while_slurm_signals_them(bench: Bench) -> None:
+    waits = bench.sbatch("true", "--comment=waits", "--begin=now+1hour")
+    runs = bench.sbatch("while :; do sleep 0.1; done", "--comment=runs", "--nodes=2")
+    bench.wait_state(runs, "RUNNING")
+    with ThreadPoolExecutor() as pool:
+        signals = pool.submit(lambda: [bench.run("scancel", "--signal=CONT", runs).returncode for _ in range(10)])
+        while True:
+            last = signals.done()
+            view, comment = bench.slurm.comments()[runs]
+            assert (view.state, view.num_nodes, comment) == ("RUNNING", 2, "runs")
+            if last:
+                break
+    assert signals.result() == [0] * 10
+    assert waits not in bench.slurm.comments()
 
 
 def test_requeue_keeps_the_id_and_counts(bench: Bench) -> None:

@@ -296,9 +296,9 @@ def test_reservations() -> None:
 
 
 def test_comments_may_hold_anything_and_lines_may_be_broken() -> None:
-    text = "7|RUNNING|2|low|ada|n[1-2]|a|b=c d\n8|RUNNING|1|low|bob|n3|(null)\nslurm_load_jobs error\n\n"
+    text = "7|RUNNING|2|low|ada|n[1-2]|a|b=c d\n8|SIGNALING|1|low|bob|n3|(null)\nslurm_load_jobs error\n\n"
     found = slurm_text.parse_comments(text)
     assert list(found) == ["7", "8"]
     view, comment = found["7"]
     assert (view.num_nodes, view.user, view.nodes, comment) == (2, "ada", "n[1-2]", "a|b=c d")
-    assert found["8"][1] == ""
+    assert (found["8"][0].state, found["8"][1]) == ("RUNNING", "")
