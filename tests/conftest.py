@@ -38,6 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("real_slurm"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Groups must hold: with pytest 9.2, xdist 3.8 hands out their tests one by one, and says nothing."""
+    if session.config.getoption("loadgroup", False):
+        grouped = [(item.nodeid, item.get_closest_marker("xdist_group")) for item in session.items]
+        torn = [node_id for node_id, mark in grouped if mark and not node_id.endswith(f"@{mark.args[0]}")]
+        if torn:
+            raise pytest.UsageError(f"pytest {pytest.__version__} and xdist don't keep groups together: {torn[0]}")
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], str]:
     """Reads a file of tests/golden, after writing what was found into it where RLAUNCH_UPDATE_GOLDEN is set."""
