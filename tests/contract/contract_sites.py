@@ -46,6 +46,8 @@ class Sites:
 
     def _start(self, backend: str, variant: str) -> contextlib.AbstractContextManager[dict[str, str]]:
         fake, real = VARIANTS[variant]
+        # Long enough for all that a test does while a requeued job waits.
+        real = {"cred_expire_s": 30, **real}
         if backend.startswith("fake"):
             return _fake(self._directory("fake"), "24.11" if backend.endswith("24.11") else "22.05", fake)
         testcluster: ModuleType = self._fixture("testcluster")
@@ -66,7 +68,7 @@ def _fake(directory: Path, like: Literal["22.05", "24.11"], settings: dict[str, 
     low = PartitionSpec(name="low", tier=1, preempt_mode="requeue", grace_s=10)
     nograce = PartitionSpec(name="nograce", tier=1, preempt_mode="requeue", grace_s=0)
     partitions = (low, nograce, PartitionSpec(name="high", tier=10))
-    plain: dict[str, Any] = {"requeue_delay_s": 11.0, "accounting": False, "gpus": 2}
+    plain: dict[str, Any] = {"requeue_delay_s": 31.0, "accounting": False, "gpus": 2}
     cluster = FakeCluster(directory)
     cluster.up(FakeSpec(partitions=partitions, like=like, **{**plain, **settings}))
     try:

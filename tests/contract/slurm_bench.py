@@ -11,6 +11,7 @@ from waiting import wait_for
 
 from resilient_launch.cluster.base import JobView
 from resilient_launch.cluster.slurm import SlurmCommands
+from resilient_launch.core.errors import UnreachableError
 
 T = TypeVar("T")
 
@@ -61,7 +62,11 @@ class Bench:
         """The job's view as soon as it is in one of ``states``."""
 
         def reached() -> JobView | None:
-            view = self.show(job_id)
+            try:
+                view = self.show(job_id)
+            except UnreachableError:
+                # A controller on a busy machine may be silent for longer than a command waits.
+                return None
             return view if view.state in states else None
 
         return wait_for(reached, timeout_s, lambda: f"job {job_id} in {states}: {self.show(job_id)}")
@@ -79,5 +84,5 @@ class Bench:
         for job_id in self.jobs:
             self.slurm.cancel(job_id)
         for job_id in self.jobs:
-            # The next test starts with idle nodes.
-            wait_for(lambda job_id=job_id: (view := self.slurm.show(job_id)) is None or view.is_over, 60, job_id)
+            # The next test starts with idle nodes. Of an array, every task counts.
+            wait_for(lambda job_id=job_id: not self.run("squeue", "-h", "-j", job_id).stdout.strip(), 60, job_id)

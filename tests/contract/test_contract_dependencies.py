@@ -37,8 +37,9 @@ def test_each_kind_of_dependency_on_a_job_that_fails(bench: Bench) -> None:
 
 
 def test_a_dependency_that_never_will_be_met_may_cancel_its_job(bench: Bench) -> None:
-    first = bench.sbatch("exit 1")
+    first = bench.sbatch("until [ -e go ]; do sleep 0.1; done; exit 1")
     job_id = bench.sbatch("true", f"--dependency=afterok:{first}", "--kill-on-invalid-dep=yes")
+    (bench.directory / "go").touch()
     bench.wait_state(job_id, "CANCELLED")
     assert _waits(bench, job_id) == f"CANCELLED|DependencyNeverSatisfied|afterok:{first}(failed)"
 

