@@ -13,8 +13,6 @@ PATIENCE = 2.0
 """A gang without a stopped process is ended only after so many times its timeout: it may be slow as never before."""
 WARM_UP_GAPS = 3
 """Steps that must be seen before they say anything of the steps to come: the first ones compile and fill caches."""
-LONG_PHASES = frozenset({"init", "restore", "first_step", "eval", "save"})
-"""Phases in which one rank alone may work while the others, in their step, wait for it."""
 _LEFT = "leave"
 _WAITS_FOR_PEERS = ("/torch/autograd/", "/torch/distributed/", "/torch/nn/parallel/")
 """Where a rank's innermost Python line is while it waits in a collective: the backward pass, or a call of its own."""
@@ -89,10 +87,11 @@ def timeout_s(phase: str, *, largest_gap_s: float, num_gaps: int, limits: Limits
 def is_hung(views: Sequence[RankView]) -> bool:
     """Whether a gang hangs: a rank's time is over, and it is not waiting for one whose own time is not.
 
-    One may wait for a rank that is inside a long phase and no step ahead. A stopped process waits for nobody, and it is
-    in vain to wait for one. Scripts that never join the run are never said to hang, unless they are stopped.
+    One may wait for a rank that is no step ahead, whatever it does: one that evaluated alone is in its step afterwards
+    like those that wait for it. A stopped process waits for nobody, and it is in vain to wait for one, or for one that
+    has left its loop. Scripts that never join the run are never said to hang, unless they are stopped.
     """
-    busy = [view for view in views if view.state and view.phase in LONG_PHASES and not view.is_expired]
+    busy = [view for view in views if view.state and view.phase != _LEFT and not view.is_expired]
     busy = [view for view in busy if view.state not in "Tt"]
     return any(
         view.state in "Tt" or not any(other.step <= view.step for other in busy) for view in views if view.is_late
