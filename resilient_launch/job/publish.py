@@ -7,7 +7,7 @@ import threading
 import time
 
 from resilient_launch.cluster.base import Scheduler
-from resilient_launch.core.errors import RlaunchError
+from resilient_launch.core.errors import RefusedError, RlaunchError
 from resilient_launch.policy.victims import Published, render_comment
 
 EVERY_S = 60.0
@@ -16,13 +16,15 @@ log = logging.getLogger("rlaunch.agent")
 
 
 class Publisher:
-    """Publishes the newest durable checkpoint of one job, a minute apart at least, and never twice the same.
+    """Publishes the newest durable checkpoint of one job, ``every_s`` seconds apart at least, and never twice the same.
 
-    A site that refuses is not asked again.
+    A site that refuses is not asked again; a controller that does not answer is, at the next checkpoint.
     """
 
-    def __init__(self, scheduler: Scheduler, job_id: str, *, num_gpus: int, is_allowed: bool = True) -> None:
-        self._scheduler, self._job_id, self._num_gpus = scheduler, job_id, num_gpus
+    def __init__(
+        self, scheduler: Scheduler, job_id: str, *, num_gpus: int, is_allowed: bool = True, every_s: float = EVERY_S
+    ) -> None:
+        self._scheduler, self._job_id, self._num_gpus, self._every_s = scheduler, job_id, num_gpus, every_s
         self._is_allowed = is_allowed
         self._published_at = float("-inf")
         self._step: int | None = None
@@ -30,7 +32,7 @@ class Publisher:
     def offer(self, *, step: int, saved_at: float) -> None:
         """The state of ``step`` became durable at ``saved_at`` (seconds since the epoch). Costs a comparison mostly."""
         now = time.monotonic()
-        if not self._is_allowed or step == self._step or now - self._published_at < EVERY_S:
+        if not self._is_allowed or step == self._step or now - self._published_at < self._every_s:
             return
         self._published_at, self._step = now, step
         comment = render_comment(Published(saved_at=int(saved_at), step=step, num_gpus=self._num_gpus))
@@ -41,4 +43,4 @@ class Publisher:
             self._scheduler.set_comment(self._job_id, comment)
         except RlaunchError as error:
             log.info("the job's comment stays as it is: %s", error)
-            self._is_allowed = False
+            self._is_allowed = not isinstance(error, RefusedError)
