@@ -101,13 +101,16 @@ def pending(paths: RunPaths, attempt: int) -> list[ControlRequest]:
 
 
 def clear(paths: RunPaths, attempt: int, *, is_final: bool) -> None:
-    """Remove what was asked of ``attempt`` and older ones; and with ``is_final``, what was asked of any."""
+    """Remove what was asked of ``attempt`` and older ones; with ``is_final`` what was asked of any, and of the watcher.
+
+    A watcher that Slurm killed as soon as it had requeued the job leaves the request that it answered.
+    """
     with contextlib.suppress(OSError):
         for entry in paths.control.iterdir():
             kind, _, rest = entry.name.partition(".")
             number = rest.removesuffix(".json").removeprefix("a")
             is_old = kind in ("checkpoint", "yield") and number.isdigit() and int(number) <= attempt
-            if is_old or (is_final and entry.name == "stop.json"):
+            if is_old or (is_final and (entry.name == "stop.json" or entry.name.startswith("requeue-"))):
                 entry.unlink(missing_ok=True)
 
 

@@ -50,8 +50,10 @@ def test_a_request_for_one_attempt_is_no_concern_of_the_next_but_a_stop_is(paths
 def test_clearing_leaves_what_is_not_ours(paths: RunPaths) -> None:
     control.ask(paths, "yield", attempt=7)
     paths.requeue_request("5", 0).write_bytes(b"")
-    control.clear(paths, 6, is_final=True)
+    control.clear(paths, 6, is_final=False)
     assert sorted(path.name for path in paths.control.iterdir()) == ["requeue-5-0", "yield.a0007.json"]
+    control.clear(paths, 6, is_final=True)
+    assert [path.name for path in paths.control.iterdir()] == ["yield.a0007.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"kind": "stop"}', b'{"cause": "none"}', b"\xff"])
