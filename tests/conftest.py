@@ -38,13 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("real_slurm"))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Groups must hold: with pytest 9.2, xdist 3.8 hands out their tests one by one, and says nothing."""
-    if session.config.getoption("loadgroup", False):
-        grouped = [(item.nodeid, item.get_closest_marker("xdist_group")) for item in session.items]
-        torn = [node_id for node_id, mark in grouped if mark and not node_id.endswith(f"@{mark.args[0]}")]
-        if torn:
-            raise pytest.UsageError(f"pytest {pytest.__version__} and xdist don't keep groups together: {torn[0]}")
+    groups = sorted({mark.args[0] for mark in item.iter_markers("xdist_group")})
+    if groups and item.config.getoption("loadgroup", False) and not item.nodeid.endswith(f"@{'_'.join(groups)}"):
+        pytest.fail(f"pytest {pytest.__version__} and this xdist don't keep groups of tests together")
 
 
 @pytest.fixture
