@@ -99,7 +99,7 @@ class ConfigErrors(UsageError):  # noqa: N818 - it holds several
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that ``word`` most likely stands for."""
     names = {name.lower().replace("-", "_"): name for name in known}
-    found = difflib.get_close_matches(word.lower().replace("-", "_")[:200], names, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word.lower().replace("-", "_")[:200], names, n=1, cutoff=0.65)
     return names[found[0]] if found else None
 
 
