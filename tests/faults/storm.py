@@ -37,6 +37,8 @@ VISIBLE_S = 1.0
 """A ticket that is younger may be missed by somebody who looked just before."""
 SLACK_S = 2.0
 """How late a heartbeat may be on a busy machine."""
+MAX_STORM_S = 120.0
+"""How long a storm goes on, beyond its seconds, for what must have happened in it."""
 
 
 class _LoggedGroup(Group):
@@ -108,8 +110,12 @@ def run_storm(
     hold_s: float,
     seed: int,
     freeze_s: float = 45.0,
+    least: int = 0,
 ) -> dict[str, Any]:
-    """Make a storm of ``seconds`` and return what was found, with ``problems`` as a list of sentences."""
+    """Make a storm of ``seconds`` and return what was found, with ``problems`` as a list of sentences.
+
+    It goes on until there were ``least`` turns and as many kills and freezes, but not beyond MAX_STORM_S for that.
+    """
     rng = random.Random(seed)
     context = multiprocessing.get_context("fork")
     shared = directory / "group"
@@ -132,13 +138,17 @@ def run_storm(
         assert process.pid is not None
         living[process.pid] = process
 
+    def is_too_short() -> bool:
+        num_turns = sum(record["what"] == "grant" for record in _read(logs))
+        return min(num_turns, len(kills) + len(freezes)) < least and time.monotonic() < began + MAX_STORM_S
+
     count = num_processes
     for number in range(num_processes):
         spawn(number)
     observer = Group(shared, writers=writers)
     began = time.monotonic()
     try:
-        while time.monotonic() < began + seconds:
+        while time.monotonic() < began + seconds or is_too_short():
             time.sleep(rng.uniform(1.5, 4.0))
             now = time.monotonic()
             for pid in [pid for pid, (until, _) in thaw_at.items() if until < now]:

@@ -45,7 +45,7 @@ def test_every_experiment_comes_out_as_in_the_article() -> None:
 @pytest.mark.slow
 def test_as_a_run_it_ends_with_the_digest_that_it_has_alone(bench: RunBench, tmp_path: Path) -> None:
     alone = subprocess.run(
-        [sys.executable, "-m", TRAINING, "--steps", "300", "--directory", str(tmp_path / "alone")],
+        [sys.executable, "-m", TRAINING, "--steps", "500", "--directory", str(tmp_path / "alone")],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -54,11 +54,11 @@ def test_as_a_run_it_ends_with_the_digest_that_it_has_alone(bench: RunBench, tmp
     )
     config = bench.config(
         "run",
-        ["--steps", "300", "--step-s", "0.02"],
+        ["--steps", "500", "--step-s", "0.02"],
         script=None,
         module=TRAINING,
         checkpoint={"every": "50 steps"},
-        faults=[{"at": {"step": 70}, "do": "preempt"}, {"at": {"step": 150}, "do": "kill-worker", "rank": 0}],
+        faults=[{"at": {"step": 40}, "do": "preempt"}, {"at": {"step": 100}, "do": "kill-worker", "rank": 0}],
     )
     done = bench.rlaunch("submit", str(config), "--wait")
     assert done.returncode == 0, done.stdout + done.stderr + bench.trace("run")

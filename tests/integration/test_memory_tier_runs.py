@@ -13,6 +13,20 @@ pytestmark = pytest.mark.slow
 CHECKPOINT = {"every": "80 steps", "local_every_steps": 7}
 KILL = "os._exit(9)"
 LOSE = "[path.unlink() for path in Path(os.environ['RLAUNCH_PAGE_DIR']).glob('writer.*.label')]; " + KILL
+LOG = "run.log(step, loss=loss.item())"
+assert LOG in TRAINING
+# Whatever ends the first group finds the save of step 80 on shared storage, and the next one far away.
+PATIENT = TRAINING.replace(
+    LOG,
+    LOG
+    + """
+            if run.restart == 0 and step >= 101:
+                saved = Path(os.environ["RLAUNCH_RUN_DIR"], "checkpoints", "step-00000080.a0000.r0")
+                while not saved.exists():
+                    time.sleep(0.01)
+                time.sleep(0.5)
+""",
+)
 
 
 def resumes(bench: RunBench, name: str) -> list[dict[str, Any]]:
@@ -23,6 +37,7 @@ def resumes(bench: RunBench, name: str) -> list[dict[str, Any]]:
 def test_a_killed_worker_on_one_of_two_nodes_goes_on_from_memory(
     bench: RunBench, reference: Callable[[int], str]
 ) -> None:
+    (bench.workdir / "train.py").write_text(PATIENT)
     faults = [{"at": {"step": 101}, "do": "kill-worker", "rank": 1}]
     config = bench.config("killed", ["--step-s", "0.02"], nodes=2, checkpoint=CHECKPOINT, faults=faults)
     done = bench.rlaunch("submit", str(config), "--wait")
@@ -42,7 +57,7 @@ def test_a_killed_worker_on_one_of_two_nodes_goes_on_from_memory(
 def test_a_node_that_lost_its_copies_sends_all_to_shared_storage(
     bench: RunBench, reference: Callable[[int], str]
 ) -> None:
-    (bench.workdir / "train.py").write_text(TRAINING.replace(KILL, LOSE))
+    (bench.workdir / "train.py").write_text(PATIENT.replace(KILL, LOSE))
     args = ["--step-s", "0.02", "--crash-once-at", "101"]
     bench.submit(bench.config("lost", args, nodes=2, checkpoint=CHECKPOINT))
     bench.wait("lost")

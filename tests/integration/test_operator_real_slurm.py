@@ -16,7 +16,8 @@ from resilient_launch.core.units import parse_duration
 from resilient_launch.job.attempt import read_ends
 from resilient_launch.policy.victims import parse_comment
 
-STEPS = ["--steps", "150", "--step-s", "0.2"]
+# Beyond every command of a test, however slow the machine; the run is cancelled at the end.
+STEPS = ["--steps", "3000", "--step-s", "0.2"]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from integration_bench import RunBench
+from integration_bench import TRAINING, RunBench
 
 pytestmark = pytest.mark.slow
 
@@ -12,6 +12,11 @@ pytestmark = pytest.mark.slow
 def test_a_run_on_storage_without_rename_ends_as_the_undisturbed_one(
     bench: RunBench, reference: Callable[[int], str]
 ) -> None:
+    # However late the preemption comes, its save is followed by the two that are kept.
+    log = "run.log(step, loss=loss.item())"
+    assert log in TRAINING
+    slowly = f"{log}; time.sleep(0.5 if run.attempt == 0 and step >= 150 else 0.0)"
+    (bench.workdir / "train.py").write_text(TRAINING.replace(log, slowly))
     faults = [{"at": {"step": 60}, "do": "kill-worker", "rank": 1}, {"at": {"step": 150}, "do": "preempt"}]
     config = bench.config(
         "manifests",

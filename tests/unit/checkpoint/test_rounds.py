@@ -121,7 +121,8 @@ def test_a_rank_that_raises_something_else_fails_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", range(WORLD))
 def test_an_absent_rank_costs_the_deadline_and_is_named(tmp_path: Path, missing: int) -> None:
-    gang = Gang(tmp_path, deadline_s=0.3)
+    # Long enough that no rank that is there, but late on a busy machine, is named instead.
+    gang = Gang(tmp_path, deadline_s=3.0)
     ranks = [rank for rank in range(WORLD) if rank != missing]
     for error in gang.save(1, ranks=ranks):
         assert isinstance(error, CheckpointError)

@@ -157,12 +157,13 @@ def test_logs_are_truncated_on_requeue_unless_appended(lab: Lab) -> None:
 
 
 def test_scancel_of_a_job_on_its_way_back_to_the_queue_ends_it(lab_of: Callable[..., Lab]) -> None:
-    lab = lab_of(kill_wait_s=3)
-    job = lab.submit("trap true TERM; touch ready; while :; do sleep 0.1; done")
+    lab = lab_of(kill_wait_s=20)
+    job = lab.submit("trap true TERM; touch ready; while ! [ -e stop ]; do sleep 0.1; done")
     lab.wait_file("ready")
     lab.run("scontrol", "requeue", job)
     assert lab.state(job) == "COMPLETING"
     lab.run("scancel", job)
+    (lab.work / "stop").touch()
     lab.wait_state(job, "CANCELLED")
 
 

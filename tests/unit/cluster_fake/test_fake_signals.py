@@ -142,7 +142,9 @@ def test_srun_turns_term_into_kill_and_forwards_usr1(lab: Lab) -> None:
     assert "srun: forcing job termination" in lab.text(f"slurm-{job}.out")
 
 
-def test_the_lead_signal_reaches_steps_only_and_the_limit_ends_the_run(lab: Lab) -> None:
+def test_the_lead_signal_reaches_steps_only_and_the_limit_ends_the_run(lab_of: Callable[..., Lab]) -> None:
+    # Both have time to note what they got before they are killed.
+    lab = lab_of(kill_wait_s=8)
     job = started(lab, "--signal=USR2@3", "--time=5")
     lab.cluster.time_limit(job, 4)
     lab.wait_text("notes", "task SIGUSR2")
@@ -163,7 +165,8 @@ def test_a_lead_marked_b_reaches_the_batch_shell_alone(lab: Lab) -> None:
     assert "SIGUSR1" not in settle_steps(lab, job)
 
 
-def test_scancel_ends_with_term_kill_wait_kill(lab: Lab) -> None:
+def test_scancel_ends_with_term_kill_wait_kill(lab_of: Callable[..., Lab]) -> None:
+    lab = lab_of(kill_wait_s=8)
     job = started(lab)
     lab.run("scancel", job)
     lab.wait_text("notes", "shell TERM")

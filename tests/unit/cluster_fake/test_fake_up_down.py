@@ -84,9 +84,9 @@ def test_a_state_path_too_long_for_a_socket_works_and_is_cleaned_up(tmp_path: Pa
 
 def test_an_idle_controller_leaves_by_itself_and_a_busy_one_stays(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "state")
-    cluster.up(spec(), idle_exit_s=0.3)
+    cluster.up(spec(), idle_exit_s=2.0)
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/bash\nsleep 1.2; date +%s.%N > ended\n")
+    script.write_text("#!/bin/bash\nsleep 2.5; date +%s.%N > ended\n")
     environment = {**os.environ, **cluster.env()}
     subprocess.run(["sbatch", str(script)], env=environment, cwd=tmp_path, check=True, capture_output=True)
     wait_for(lambda: not controllers(cluster.state_dir), "the controller to leave")

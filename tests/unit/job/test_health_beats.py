@@ -37,14 +37,17 @@ def wait(seconds: float) -> None:
 def test_a_loop_of_ones_own_goes_through_the_phases(run: Run, page: Page) -> None:
     state = TrainState(model=torch.nn.Linear(1, 1))
     assert page.phase == Phase.INIT and page.pid > 0
-    seen = []
+    seen, first_gaps_s = [], []
     for pause_s in (0.0, 0.05, 0.02, 0.0):
         run.boundary(state)
         seen.append(Phase(page.phase))
+        first_gaps_s.append(gap_s(page, Phase.FIRST_STEP))
         wait(pause_s)
         state.advance()
     assert seen == [Phase.FIRST_STEP, Phase.STEP, Phase.STEP, Phase.STEP]
-    assert gap_s(page, Phase.STEP) >= 0.05 > gap_s(page, Phase.FIRST_STEP) > 0.0
+    # No later step counts for the first one, however long either took on a busy machine.
+    assert gap_s(page, Phase.STEP) >= 0.05 and first_gaps_s[1] > 0.0
+    assert set(first_gaps_s[1:]) == {gap_s(page, Phase.FIRST_STEP)}
 
 
 def test_each_phase_keeps_its_own_largest_gap(run: Run, page: Page) -> None:
@@ -54,16 +57,20 @@ def test_each_phase_keeps_its_own_largest_gap(run: Run, page: Page) -> None:
         state.advance()
     # What the first save is prepared with after the first step belongs to no step.
     prepared_s = gap_s(page, Phase.SAVE)
+    began = time.monotonic()
     with run.phase():
         assert page.phase == Phase.EVAL
+        stepped_s = gap_s(page, Phase.STEP)
         wait(0.03)
         run.heartbeat()
         wait(0.06)
         run.stop_requested()
         wait(0.03)
+    total_s = time.monotonic() - began
     assert page.phase == Phase.STEP
-    assert 0.06 <= gap_s(page, Phase.EVAL) < 0.09
-    assert gap_s(page, Phase.STEP) < 0.03 and gap_s(page, Phase.SAVE) == prepared_s
+    # Whatever a busy machine adds to one wait, the other two were no part of it.
+    assert 0.06 <= gap_s(page, Phase.EVAL) <= total_s - 0.06
+    assert gap_s(page, Phase.STEP) == stepped_s and gap_s(page, Phase.SAVE) == prepared_s
 
 
 def test_polling_within_a_step_makes_it_no_shorter(run: Run, page: Page) -> None:

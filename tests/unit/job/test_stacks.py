@@ -50,18 +50,21 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 10
-    while state_of(pid) != "T":
+def wait_state(pid: int, letter: str) -> None:
+    deadline = time.monotonic() + 60
+    while state_of(pid) != letter:
         assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_every_rank_is_described_and_none_is_harmed(start: Start, tmp_path: Path) -> None:
     waiting, dump = start(WAITING)
     stopped, other_dump = start(WAITING)
-    stop(stopped)
+    os.kill(stopped, signal.SIGSTOP)
+    wait_state(stopped, "T")
     stranger, _ = start("import time; print('ready', flush=True); time.sleep(1000)")
+    # It says that it is ready before it sleeps.
+    wait_state(stranger, "S")
     targets = [
         Target(rank=4, pid=waiting, dump=dump),
         Target(rank=5, pid=stopped, dump=other_dump),
