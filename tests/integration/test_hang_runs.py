@@ -25,7 +25,7 @@ STEPS = 250
 
 def test_a_stopped_worker_is_found_and_the_group_is_started_again(bench: RunBench, reference: Reference) -> None:
     bench.submit(
-        bench.config("run", ["--steps", str(STEPS)], nodes=2, workers_per_node=1, checkpoint={"every": "20 steps"})
+        bench.config("run", ["--slow-from", "50"], nodes=2, workers_per_node=1, checkpoint={"every": "20 steps"})
     )
     bench.wait_step("run", 50)
     pid, node = bench.worker("run", 1)

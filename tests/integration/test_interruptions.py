@@ -44,7 +44,7 @@ def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signa
     """With a grace, and without one, where Slurm requeues at once and KillWait is all there is."""
     low = {"name": "low", "tier": 1, "preempt": "requeue", "grace": grace}
     fake = {"signals": signals, "kill_wait": "30s", "partitions": [low, {"name": "high", "tier": 10}]}
-    job_id = bench.submit(bench.config("run", workers_per_node=2, fake=fake))
+    job_id = bench.submit(bench.config("run", ["--slow-from", "30"], workers_per_node=2, fake=fake))
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -54,7 +54,7 @@ def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signa
 
 
 def test_a_signal_on_one_node_only_makes_all_nodes_save_the_same_step(bench: RunBench, reference: Reference) -> None:
-    bench.submit(bench.config("run", nodes=2))
+    bench.submit(bench.config("run", ["--slow-from", "30"], nodes=2))
     bench.wait_step("run", 30)
     (agent,) = _processes(bench, "SLURMD_NODENAME=n2", "resilient_launch.job.node")
     os.kill(agent, signal.SIGUSR1)
@@ -116,7 +116,8 @@ def test_a_worker_killed_on_its_way_out_is_started_again_with_those_that_had_lef
 
 
 def test_a_killed_worker_is_restarted_within_the_attempt(bench: RunBench, reference: Reference) -> None:
-    bench.submit(bench.config("run", workers_per_node=2, checkpoint={"every": "40 steps"}))
+    config = bench.config("run", ["--slow-from", "55"], workers_per_node=2, checkpoint={"every": "40 steps"})
+    bench.submit(config)
     bench.wait_step("run", 60)
     pid, node = bench.worker("run", 1)
     # It was just saying why it failed.
@@ -159,7 +160,7 @@ def test_a_crash_loop_stops_with_its_traceback(bench: RunBench) -> None:
 def test_a_cancelled_run_saves_stays_away_and_goes_on_when_submitted_again(
     bench: RunBench, reference: Reference
 ) -> None:
-    config = bench.config("run", workers_per_node=2)
+    config = bench.config("run", ["--slow-from", "30"], workers_per_node=2, fake={"kill_wait": "60s"})
     first = bench.submit(config)
     bench.wait_step("run", 30)
     live = bench.rlaunch("submit", str(config))
@@ -186,7 +187,7 @@ def test_a_cancelled_run_saves_stays_away_and_goes_on_when_submitted_again(
 
 def test_busy_data_loaders_survive_the_notice_and_do_not_hold_the_end(bench: RunBench, reference: Reference) -> None:
     """Every process of the step is signalled, loaders too; and both ends find loaders in the middle of their work."""
-    job_id = bench.submit(bench.config("run", ["--loaders", "2"], workers_per_node=2))
+    job_id = bench.submit(bench.config("run", ["--loaders", "2", "--slow-from", "30"], workers_per_node=2))
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -201,7 +202,9 @@ def test_without_scontrol_in_the_job_the_batch_shell_requeues(
 ) -> None:
     """As in a container: the agents find no Slurm commands, and leave a request to the watcher outside."""
     (tmp_path / "empty").mkdir()
-    job_id = bench.submit(bench.config("run", workers_per_node=2, env={"PATH": str(tmp_path / "empty")}))
+    job_id = bench.submit(
+        bench.config("run", ["--slow-from", "30"], workers_per_node=2, env={"PATH": str(tmp_path / "empty")})
+    )
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -212,7 +215,7 @@ def test_without_scontrol_in_the_job_the_batch_shell_requeues(
 
 
 def test_a_lost_node_is_replaced_and_the_run_goes_on(bench: RunBench, reference: Reference) -> None:
-    config = bench.config("run", nodes=2, checkpoint={"every": "20 steps"}, fake={"nodes": 3})
+    config = bench.config("run", ["--slow-from", "50"], nodes=2, checkpoint={"every": "20 steps"}, fake={"nodes": 3})
     bench.submit(config)
     bench.wait_step("run", 50)
     bench.fake.fail_node("n2")

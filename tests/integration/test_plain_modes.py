@@ -65,8 +65,9 @@ def _resumes(bench: RunBench) -> list[tuple[int, int, str | None]]:
 
 def test_plain_python_saves_on_a_signal_and_resumes_exactly(bench: RunBench, reference: Reference) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        with _started(bench) as process:
-            _wait_step(bench, 30 if number == signal.SIGTERM else 100)
+        step = 30 if number == signal.SIGTERM else 100
+        with _started(bench, "--slow-from", str(step), "--slow-lives", "2") as process:
+            _wait_step(bench, step)
             process.send_signal(number)
             # A second signal while it saves changes nothing.
             process.send_signal(number)
@@ -92,7 +93,7 @@ def test_a_kill_without_warning_costs_the_steps_since_the_last_save(bench: RunBe
 
 def test_torchrun_workers_that_hear_a_signal_save_the_same_step(bench: RunBench, reference: Reference) -> None:
     """The signal reaches one worker only; the next start goes on where both had saved."""
-    with _started(bench, num_ranks=2) as process:
+    with _started(bench, "--slow-from", "30", num_ranks=2) as process:
         _wait_step(bench, 30)
         (second,) = [pid for pid in _workers(bench) if b"RANK=1" in _environment(pid)]
         os.kill(second, signal.SIGTERM)
@@ -109,7 +110,7 @@ def _environment(pid: int) -> list[bytes]:
 
 def test_a_supervisor_that_stops_torchrun_loses_nothing(bench: RunBench, reference: Reference) -> None:
     """TERM to the top process alone, as a container's supervisor sends it, and KILL for what is left after 30 s."""
-    with _started(bench, num_ranks=2) as process:
+    with _started(bench, "--slow-from", "30", num_ranks=2) as process:
         _wait_step(bench, 30)
         process.terminate()
         assert process.wait(30) != 0

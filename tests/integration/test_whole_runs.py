@@ -66,7 +66,8 @@ def test_the_snapshot_runs_although_the_source_was_edited(bench: RunBench) -> No
 
 
 def test_a_changed_code_version_stops_a_resume_unless_allowed(bench: RunBench) -> None:
-    config = bench.config("run", restart={"max_worker_restarts": 0, "max_crashes": 0})
+    keys = {"restart": {"max_worker_restarts": 0, "max_crashes": 0}, "fake": {"kill_wait": "60s"}}
+    config = bench.config("run", ["--slow-from", "20"], **keys)
     bench.submit(config)
     bench.wait_step("run", 20)
     assert bench.rlaunch("cancel", "run").returncode == 0
