@@ -68,7 +68,8 @@ def test_a_signal_on_one_node_only_makes_all_nodes_save_the_same_step(bench: Run
 @pytest.mark.parametrize("importing", ["agent", "worker"])
 def test_a_signal_before_the_first_step_is_kept(bench: RunBench, importing: str) -> None:
     """A notice that comes while Python still imports is acted on: nothing is lost, and the job comes back."""
-    (bench.workdir / "train.py").write_text(f"import time\ntime.sleep(1)\n{(bench.workdir / 'train.py').read_text()}")
+    waits = "import time\nfrom pathlib import Path\nwhile not Path('go').exists():\n    time.sleep(0.01)\n"
+    (bench.workdir / "train.py").write_text(waits + (bench.workdir / "train.py").read_text())
     job_id = bench.submit(bench.config("run", ["--steps", "20"]))
     word = {"agent": "resilient_launch.job.node", "worker": "train.py"}[importing]
 
@@ -77,6 +78,8 @@ def test_a_signal_before_the_first_step_is_kept(bench: RunBench, importing: str)
 
     wait_for(is_there, what=f"a process that has {word}")
     bench.slurm_run("scancel", "--signal=USR1", job_id)
+    bench.wait_attempt("run", 1)
+    (bench.workdir / "go").touch()
     bench.wait("run")
     rows = bench.status("run")["attempts"]
     assert [row["cause"] for row in rows] == ["yielded", "finished"]
@@ -239,11 +242,10 @@ def test_a_requeued_run_that_is_finished_leaves_at_once(bench: RunBench) -> None
 
 def test_a_command_that_is_not_python_is_run_and_requeued(bench: RunBench, tmp_path: Path) -> None:
     """A shell command ends when it ends: exit 0 is finished, a notice before it is a requeue."""
-    script = f'echo "$1" >>{tmp_path}/said; [ -e {tmp_path}/go ] || sleep 600'
+    script = f'echo "$1" >>{tmp_path}/said; [ "$(wc -l <{tmp_path}/said)" -gt 1 ] || sleep 600'
     config = bench.config("run", ["hello"], script=None, command=["/bin/sh", "-c", script, "sh"])
     job_id = bench.submit(config)
     wait_for((tmp_path / "said").exists)
-    (tmp_path / "go").touch()
     bench.slurm_run("scancel", "--signal=USR2", job_id)
     bench.wait("run")
     assert _causes(bench, "run") == ["yielded", "finished"]
