@@ -85,7 +85,7 @@ def test_a_maintenance_that_is_drained_costs_no_step(bench: RunBench, reference:
 
 
 def test_stop_saves_and_stays_away_until_it_is_requeued(bench: RunBench, reference: Reference) -> None:
-    bench.submit(bench.config("run", _steps()))
+    job_id = bench.submit(bench.config("run", _steps()))
     bench.wait_step("run", 20)
     done = bench.rlaunch("stop", "run")
     assert done.returncode == 0, done.stderr + bench.trace("run")
@@ -96,6 +96,8 @@ def test_stop_saves_and_stays_away_until_it_is_requeued(bench: RunBench, referen
     assert again.returncode == 0
     assert "already" in again.stdout
     assert "is not running" in bench.rlaunch("checkpoint", "run").stderr
+    # The verdict comes before the job's end.
+    wait_for(lambda: (view := bench.slurm.show(job_id)) and view.is_over, what="the end of the job")
     gone = bench.rlaunch("requeue", "run")
     assert gone.returncode == 0, gone.stderr
     bench.wait("run")
