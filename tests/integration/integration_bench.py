@@ -39,6 +39,7 @@ options.add_argument("--step-s", type=float, default=0.01)
 # From this step on, the first lives are slow, until there is a file "fast": time for what interrupts them.
 options.add_argument("--slow-from", type=int)
 options.add_argument("--slow-lives", type=int, default=1)
+options.add_argument("--slow-s", type=float, default=0.2)
 options.add_argument("--run-dir")
 options.add_argument("--every-steps", type=int)
 options.add_argument("--loaders", type=int, default=0)
@@ -89,7 +90,7 @@ def main():
             loss.backward()
             optimizer.step()
             run.log(step, loss=loss.item())
-            time.sleep(0.2 if is_slow(run, step) else options.step_s)
+            time.sleep(options.slow_s if is_slow(run, step) else options.step_s)
             print(f"step {step}", flush=True)
             if step == options.crash_at:
                 raise ValueError("the loss went through the roof")
