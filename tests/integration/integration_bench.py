@@ -36,12 +36,22 @@ import resilient_launch as rl
 options = argparse.ArgumentParser()
 options.add_argument("--steps", type=int, default=250)
 options.add_argument("--step-s", type=float, default=0.01)
+# From this step on, the first lives are slow, until there is a file "fast": time for what interrupts them.
+options.add_argument("--slow-from", type=int)
+options.add_argument("--slow-lives", type=int, default=1)
+options.add_argument("--slow-s", type=float, default=0.2)
 options.add_argument("--run-dir")
 options.add_argument("--every-steps", type=int)
 options.add_argument("--loaders", type=int, default=0)
 options.add_argument("--crash-at", type=int)
 options.add_argument("--crash-once-at", type=int)
 options = options.parse_args()
+
+
+def is_slow(run, step):
+    if options.slow_from is None or step < options.slow_from or Path("fast").exists():
+        return False
+    return run.attempt < options.slow_lives and run.restart == 0
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -80,7 +90,7 @@ def main():
             loss.backward()
             optimizer.step()
             run.log(step, loss=loss.item())
-            time.sleep(options.step_s)
+            time.sleep(options.slow_s if is_slow(run, step) else options.step_s)
             print(f"step {step}", flush=True)
             if step == options.crash_at:
                 raise ValueError("the loss went through the roof")

@@ -59,7 +59,14 @@ def _tell(bench: RunBench, job_id: str, what: str, attempt: int, signals: list[s
     for number, name in enumerate(signals, start=1):
         bench.slurm_run("scancel", f"--signal={name}", job_id)
         wait_for(lambda number=number: len(_heard(bench, attempt)) >= min(number, 1), what=f"a notice {what}")
+    # Nobody steps until then, so that it is at the first boundaries whatever the agreement takes.
+    wait_for(lambda: _has_agreed(bench, attempt), what=f"an agreement {what}")
     (bench.root / f"go.{what}").touch()
+
+
+def _has_agreed(bench: RunBench, attempt: int) -> bool:
+    found = [event["status"] for event in bench.events("run", "agreement") if event["attempt"] == attempt]
+    return not {"final", "unstarted"}.isdisjoint(found)
 
 
 def _heard(bench: RunBench, attempt: int) -> list[str]:

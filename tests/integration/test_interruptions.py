@@ -44,7 +44,7 @@ def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signa
     """With a grace, and without one, where Slurm requeues at once and KillWait is all there is."""
     low = {"name": "low", "tier": 1, "preempt": "requeue", "grace": grace}
     fake = {"signals": signals, "kill_wait": "30s", "partitions": [low, {"name": "high", "tier": 10}]}
-    job_id = bench.submit(bench.config("run", workers_per_node=2, fake=fake))
+    job_id = bench.submit(bench.config("run", ["--slow-from", "30"], workers_per_node=2, fake=fake))
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -54,7 +54,7 @@ def test_a_preemption_costs_no_step(bench: RunBench, reference: Reference, signa
 
 
 def test_a_signal_on_one_node_only_makes_all_nodes_save_the_same_step(bench: RunBench, reference: Reference) -> None:
-    bench.submit(bench.config("run", nodes=2))
+    bench.submit(bench.config("run", ["--slow-from", "30"], nodes=2))
     bench.wait_step("run", 30)
     (agent,) = _processes(bench, "SLURMD_NODENAME=n2", "resilient_launch.job.node")
     os.kill(agent, signal.SIGUSR1)
@@ -68,7 +68,8 @@ def test_a_signal_on_one_node_only_makes_all_nodes_save_the_same_step(bench: Run
 @pytest.mark.parametrize("importing", ["agent", "worker"])
 def test_a_signal_before_the_first_step_is_kept(bench: RunBench, importing: str) -> None:
     """A notice that comes while Python still imports is acted on: nothing is lost, and the job comes back."""
-    (bench.workdir / "train.py").write_text(f"import time\ntime.sleep(1)\n{(bench.workdir / 'train.py').read_text()}")
+    waits = "import time\nfrom pathlib import Path\nwhile not Path('go').exists():\n    time.sleep(0.01)\n"
+    (bench.workdir / "train.py").write_text(waits + (bench.workdir / "train.py").read_text())
     job_id = bench.submit(bench.config("run", ["--steps", "20"]))
     word = {"agent": "resilient_launch.job.node", "worker": "train.py"}[importing]
 
@@ -77,6 +78,8 @@ def test_a_signal_before_the_first_step_is_kept(bench: RunBench, importing: str)
 
     wait_for(is_there, what=f"a process that has {word}")
     bench.slurm_run("scancel", "--signal=USR1", job_id)
+    bench.wait_attempt("run", 1)
+    (bench.workdir / "go").touch()
     bench.wait("run")
     rows = bench.status("run")["attempts"]
     assert [row["cause"] for row in rows] == ["yielded", "finished"]
@@ -116,7 +119,8 @@ def test_a_worker_killed_on_its_way_out_is_started_again_with_those_that_had_lef
 
 
 def test_a_killed_worker_is_restarted_within_the_attempt(bench: RunBench, reference: Reference) -> None:
-    bench.submit(bench.config("run", workers_per_node=2, checkpoint={"every": "40 steps"}))
+    config = bench.config("run", ["--slow-from", "55"], workers_per_node=2, checkpoint={"every": "40 steps"})
+    bench.submit(config)
     bench.wait_step("run", 60)
     pid, node = bench.worker("run", 1)
     # It was just saying why it failed.
@@ -159,7 +163,7 @@ def test_a_crash_loop_stops_with_its_traceback(bench: RunBench) -> None:
 def test_a_cancelled_run_saves_stays_away_and_goes_on_when_submitted_again(
     bench: RunBench, reference: Reference
 ) -> None:
-    config = bench.config("run", workers_per_node=2)
+    config = bench.config("run", ["--slow-from", "30"], workers_per_node=2, fake={"kill_wait": "60s"})
     first = bench.submit(config)
     bench.wait_step("run", 30)
     live = bench.rlaunch("submit", str(config))
@@ -186,7 +190,7 @@ def test_a_cancelled_run_saves_stays_away_and_goes_on_when_submitted_again(
 
 def test_busy_data_loaders_survive_the_notice_and_do_not_hold_the_end(bench: RunBench, reference: Reference) -> None:
     """Every process of the step is signalled, loaders too; and both ends find loaders in the middle of their work."""
-    job_id = bench.submit(bench.config("run", ["--loaders", "2"], workers_per_node=2))
+    job_id = bench.submit(bench.config("run", ["--loaders", "2", "--slow-from", "30"], workers_per_node=2))
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -201,7 +205,9 @@ def test_without_scontrol_in_the_job_the_batch_shell_requeues(
 ) -> None:
     """As in a container: the agents find no Slurm commands, and leave a request to the watcher outside."""
     (tmp_path / "empty").mkdir()
-    job_id = bench.submit(bench.config("run", workers_per_node=2, env={"PATH": str(tmp_path / "empty")}))
+    job_id = bench.submit(
+        bench.config("run", ["--slow-from", "30"], workers_per_node=2, env={"PATH": str(tmp_path / "empty")})
+    )
     bench.wait_step("run", 30)
     bench.fake.preempt(job_id)
     bench.wait("run")
@@ -213,7 +219,7 @@ def test_without_scontrol_in_the_job_the_batch_shell_requeues(
 
 
 def test_a_lost_node_is_replaced_and_the_run_goes_on(bench: RunBench, reference: Reference) -> None:
-    config = bench.config("run", nodes=2, checkpoint={"every": "20 steps"}, fake={"nodes": 3})
+    config = bench.config("run", ["--slow-from", "50"], nodes=2, checkpoint={"every": "20 steps"}, fake={"nodes": 3})
     bench.submit(config)
     bench.wait_step("run", 50)
     bench.fake.fail_node("n2")
@@ -237,11 +243,10 @@ def test_a_requeued_run_that_is_finished_leaves_at_once(bench: RunBench) -> None
 
 def test_a_command_that_is_not_python_is_run_and_requeued(bench: RunBench, tmp_path: Path) -> None:
     """A shell command ends when it ends: exit 0 is finished, a notice before it is a requeue."""
-    script = f'echo "$1" >>{tmp_path}/said; [ -e {tmp_path}/go ] || sleep 600'
+    script = f'echo "$1" >>{tmp_path}/said; [ "$(wc -l <{tmp_path}/said)" -gt 1 ] || sleep 600'
     config = bench.config("run", ["hello"], script=None, command=["/bin/sh", "-c", script, "sh"])
     job_id = bench.submit(config)
     wait_for((tmp_path / "said").exists)
-    (tmp_path / "go").touch()
     bench.slurm_run("scancel", "--signal=USR2", job_id)
     bench.wait("run")
     assert _causes(bench, "run") == ["yielded", "finished"]

@@ -16,7 +16,7 @@ Reference = Callable[[int], str]
 
 
 def _steps() -> list[str]:
-    return ["--step-s", "0.02"]
+    return ["--step-s", "0.02", "--slow-from", "20"]
 
 
 def test_checkpoint_now_costs_no_attempt_and_two_askers_share_one_save(bench: RunBench, reference: Reference) -> None:
@@ -30,6 +30,7 @@ def test_checkpoint_now_costs_no_attempt_and_two_askers_share_one_save(bench: Ru
     saves = [event for event in bench.events("run", "checkpoint") if event["status"] == "durable" and not event["rank"]]
     assert {event["step"] for event in saves if event["reason"] == "request"} == steps
     assert not list(bench.paths("run").control.iterdir())
+    (bench.workdir / "fast").touch()
     bench.wait("run")
     assert len(bench.status("run")["attempts"]) == 1
     assert bench.digest("run") == reference(2)
@@ -58,7 +59,7 @@ def test_yield_and_hold_until_it_is_released(bench: RunBench, reference: Referen
 
 
 def test_a_maintenance_that_is_drained_costs_no_step(bench: RunBench, reference: Reference) -> None:
-    job_id = bench.submit(bench.config("run", _steps(), nodes=2, time="30m"))
+    job_id = bench.submit(bench.config("run", _steps(), nodes=2, time="30m", fake={"kill_wait": "60s"}))
     bench.wait_step("run", 20)
     running = bench.slurm.show(job_id)
     assert running is not None
@@ -84,7 +85,7 @@ def test_a_maintenance_that_is_drained_costs_no_step(bench: RunBench, reference:
 
 
 def test_stop_saves_and_stays_away_until_it_is_requeued(bench: RunBench, reference: Reference) -> None:
-    bench.submit(bench.config("run", _steps()))
+    job_id = bench.submit(bench.config("run", _steps()))
     bench.wait_step("run", 20)
     done = bench.rlaunch("stop", "run")
     assert done.returncode == 0, done.stderr + bench.trace("run")
@@ -95,6 +96,8 @@ def test_stop_saves_and_stays_away_until_it_is_requeued(bench: RunBench, referen
     assert again.returncode == 0
     assert "already" in again.stdout
     assert "is not running" in bench.rlaunch("checkpoint", "run").stderr
+    # The verdict comes before the job's end.
+    wait_for(lambda: (view := bench.slurm.show(job_id)) and view.is_over, what="the end of the job")
     gone = bench.rlaunch("requeue", "run")
     assert gone.returncode == 0, gone.stderr
     bench.wait("run")

@@ -16,7 +16,7 @@ Reference = Callable[[int], str]
 def test_a_crash_waits_its_time_whoever_follows_and_a_person_may_cut_it_short(
     bench: RunBench, reference: Reference
 ) -> None:
-    keys = {"restart": {"max_worker_restarts": 0, "backoff": "10m"}}
+    keys = {"restart": {"max_worker_restarts": 0, "backoff": "10m"}, "fake": {"kill_wait": "60s"}}
     job_id = bench.submit(bench.config("run", ["--crash-once-at", "20"], checkpoint={"every": "10 steps"}, **keys))
     wait_for(lambda: (view := bench.slurm.show(job_id)) and view.reason == "BeginTime", what="the job to wait")
     end = read_ends(bench.paths("run"))[0]
@@ -37,7 +37,7 @@ def test_a_crash_waits_its_time_whoever_follows_and_a_person_may_cut_it_short(
 
 
 def test_the_next_attempt_stays_away_from_a_node_that_failed(bench: RunBench, reference: Reference) -> None:
-    args = ["--step-s", "0.02"]
+    args = ["--step-s", "0.02", "--slow-from", "30"]
     fake = {"nodes": 4}
     job_id = bench.submit(
         bench.config("run", args, nodes=2, fake=fake, checkpoint={"every": "10 steps"}, restart={"backoff": "0s"})
@@ -59,7 +59,7 @@ def test_the_next_attempt_stays_away_from_a_node_that_failed(bench: RunBench, re
 def _lose_without_a_word(bench: RunBench, kill_wait: str) -> tuple[str, JobView]:
     """A run whose only node fails under it, and that Slurm makes wait for an hour; its job, and how that waits."""
     fake = {"kill_wait": kill_wait, "requeue_delay": "1h"}
-    args = ["--step-s", "0.03"]
+    args = ["--step-s", "0.03", "--slow-from", "20"]
     job_id = bench.submit(bench.config("run", args, checkpoint={"every": "10 steps"}, fake=fake))
     bench.wait_step("run", 20)
     bench.fake.fail_node(read_attempts(bench.paths("run"))[0].nodes[0])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from integration_bench import RunBench, marked, newest_digest
+from integration_bench import TRAINING, RunBench, marked, newest_digest
 from waiting import wait_for
 
 from resilient_launch.core.errors import EXIT_TEMPORARY
@@ -51,6 +51,10 @@ def _wait_step(bench: RunBench, step: int) -> None:
     wait_for(lambda: f"step {step}\n" in _out(bench), what=f"step {step}")
 
 
+def _saved(bench: RunBench, step: int) -> list[Path]:
+    return list((bench.workdir / "own" / "checkpoints").glob(f"step-{step:08d}.*"))
+
+
 def _finish(bench: RunBench, num_ranks: int = 1) -> None:
     with _started(bench, num_ranks=num_ranks) as process:
         assert process.wait(120) == 0, _out(bench)[-3000:]
@@ -65,8 +69,9 @@ def _resumes(bench: RunBench) -> list[tuple[int, int, str | None]]:
 
 def test_plain_python_saves_on_a_signal_and_resumes_exactly(bench: RunBench, reference: Reference) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        with _started(bench) as process:
-            _wait_step(bench, 30 if number == signal.SIGTERM else 100)
+        step = 30 if number == signal.SIGTERM else 100
+        with _started(bench, "--slow-from", str(step), "--slow-lives", "2") as process:
+            _wait_step(bench, step)
             process.send_signal(number)
             # A second signal while it saves changes nothing.
             process.send_signal(number)
@@ -80,8 +85,10 @@ def test_plain_python_saves_on_a_signal_and_resumes_exactly(bench: RunBench, ref
 
 
 def test_a_kill_without_warning_costs_the_steps_since_the_last_save(bench: RunBench, reference: Reference) -> None:
-    with _started(bench, "--every-steps", "20") as process:
+    # It stands at the next step, whenever the kill comes.
+    with _started(bench, "--every-steps", "20", "--slow-from", "51", "--slow-s", "600") as process:
         _wait_step(bench, 50)
+        wait_for(lambda: _saved(bench, 40), what="the checkpoint of step 40")
         process.kill()
     _finish(bench)
     _, (resume_step, rework_steps, cause) = _resumes(bench)
@@ -92,7 +99,7 @@ def test_a_kill_without_warning_costs_the_steps_since_the_last_save(bench: RunBe
 
 def test_torchrun_workers_that_hear_a_signal_save_the_same_step(bench: RunBench, reference: Reference) -> None:
     """The signal reaches one worker only; the next start goes on where both had saved."""
-    with _started(bench, num_ranks=2) as process:
+    with _started(bench, "--slow-from", "30", num_ranks=2) as process:
         _wait_step(bench, 30)
         (second,) = [pid for pid in _workers(bench) if b"RANK=1" in _environment(pid)]
         os.kill(second, signal.SIGTERM)
@@ -109,7 +116,7 @@ def _environment(pid: int) -> list[bytes]:
 
 def test_a_supervisor_that_stops_torchrun_loses_nothing(bench: RunBench, reference: Reference) -> None:
     """TERM to the top process alone, as a container's supervisor sends it, and KILL for what is left after 30 s."""
-    with _started(bench, num_ranks=2) as process:
+    with _started(bench, "--slow-from", "30", num_ranks=2) as process:
         _wait_step(bench, 30)
         process.terminate()
         assert process.wait(30) != 0
@@ -119,6 +126,11 @@ def test_a_supervisor_that_stops_torchrun_loses_nothing(bench: RunBench, referen
 
 
 def test_a_torchrun_restart_within_one_job_goes_on_from_the_checkpoint(bench: RunBench, reference: Reference) -> None:
+    # The writer ends with its worker: that dies once it has saved what the next group goes on from.
+    dies = (
+        "while not list(Path('own/checkpoints').glob('step-00000020.*')): time.sleep(0.01)\n" + 16 * " " + "os._exit(9)"
+    )
+    (bench.workdir / "train.py").write_text(TRAINING.replace("os._exit(9)", dies))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     command = [
         sys.executable,
@@ -175,7 +187,7 @@ with rl.attach("own") as run:
     state = rl.TrainState(model=torch.nn.Linear(2, 2))
     is_again = run.restore(state) > 0
     for step in run.steps(state, until=100):
-        time.sleep(0.02)
+        time.sleep(0.02 if is_again or step <= 20 else 0.2)
         if step < 20:
             continue
         with run.once(20, "eval") as is_due:

@@ -6,6 +6,7 @@ import json
 import re
 
 from integration_bench import REPOSITORY, RunBench
+from waiting import wait_for
 
 QUICKSTART = REPOSITORY / "configs" / "quickstart.yaml"
 FAULTS = "faults=[{at: {step: 15}, do: preempt}, {at: {step: 35}, do: time-limit}]"
@@ -65,16 +66,24 @@ def test_the_snapshot_runs_although_the_source_was_edited(bench: RunBench) -> No
     assert bench.logs("run", 1).splitlines() == ["as submitted"]
 
 
+def _wait_over(bench: RunBench, job_id: str) -> None:
+    """The verdict comes before the job's end, and a run whose job is live cannot be submitted again."""
+    wait_for(lambda: (view := bench.slurm.show(job_id)) and view.is_over, what=f"the end of job {job_id}")
+
+
 def test_a_changed_code_version_stops_a_resume_unless_allowed(bench: RunBench) -> None:
-    config = bench.config("run", restart={"max_worker_restarts": 0, "max_crashes": 0})
-    bench.submit(config)
+    keys = {"restart": {"max_worker_restarts": 0, "max_crashes": 0}, "fake": {"kill_wait": "60s"}}
+    config = bench.config("run", ["--slow-from", "20"], **keys)
+    job_id = bench.submit(config)
     bench.wait_step("run", 20)
     assert bench.rlaunch("cancel", "run").returncode == 0
     bench.wait("run", expect=103)
+    _wait_over(bench, job_id)
     with (bench.workdir / "train.py").open("a") as file:
         file.write("# edited\n")
-    bench.submit(config)
+    job_id = bench.submit(config)
     bench.wait("run", expect=100)
+    _wait_over(bench, job_id)
     assert "was saved by code" in bench.verdict("run")["error"]
     bench.submit(config, "--allow", "code")
     bench.wait("run")
