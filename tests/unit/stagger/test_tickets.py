@@ -68,6 +68,8 @@ def test_a_member_survives_the_file(tmp_path: Path) -> None:
         record(place=["x"]),
         record(run="a", padding="x" * tickets.MAX_BYTES),
     ],
+    # Not the records, which name this process: every worker must know the tests by the same names.
+    ids=lambda _: "record",
 )
 def test_what_is_no_ticket_is_passed_over(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "junk"
