@@ -33,6 +33,7 @@ from pathlib import Path
 
 from benchmarks.common import Goal, at_most, ratio
 from benchmarks.race_styles.style import Size, Style
+from resilient_launch.cluster.slurm_text import RUNNING_STATES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FAULTS = ("preemption", "time limit", "crash")
@@ -79,8 +80,7 @@ class Slurm:
 
     def state(self, job_id: str) -> str:
         found = self.run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T").strip()
-        # What Slurm says of a running job in the moment in which it signals it.
-        return "RUNNING" if found == "SIGNALING" else found
+        return "RUNNING" if found in RUNNING_STATES.split(",") else found
 
     def preempt(self) -> str:
         """A job of the higher partition that needs both nodes for a moment."""

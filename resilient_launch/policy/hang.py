@@ -87,15 +87,21 @@ def timeout_s(phase: str, *, largest_gap_s: float, num_gaps: int, limits: Limits
 def is_hung(views: Sequence[RankView]) -> bool:
     """Whether a gang hangs: a rank's time is over, and it is not waiting for one whose own time is not.
 
-    One may wait for a rank that is no step ahead, whatever it does: one that evaluated alone is in its step afterwards
-    like those that wait for it. A stopped process waits for nobody, and it is in vain to wait for one, or for one that
-    has left its loop. Scripts that never join the run are never said to hang, unless they are stopped.
+    One may wait for a rank that is no step ahead, and inside a long phase, or new in its step: one that evaluated alone
+    is there afterwards like those that wait for it. A stopped process waits for nobody, and it is in vain to wait for
+    one, or for one that has left its loop. Scripts that never join the run are never said to hang, unless they are
+    stopped.
     """
     busy = [view for view in views if view.state and view.phase != _LEFT and not view.is_expired]
     busy = [view for view in busy if view.state not in "Tt"]
     return any(
-        view.state in "Tt" or not any(other.step <= view.step for other in busy) for view in views if view.is_late
+        view.state in "Tt" or not any(_is_waited_for(other, view) for other in busy) for view in views if view.is_late
     )
+
+
+def _is_waited_for(busy: RankView, late: RankView) -> bool:
+    # One that has stood in its step for as long as the late one may is waiting itself, with more patience.
+    return busy.step <= late.step and (busy.phase != "step" or busy.idle_s <= late.timeout_s)
 
 
 def seconds_to_proof(views: Sequence[RankView]) -> float:

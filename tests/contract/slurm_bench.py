@@ -84,5 +84,10 @@ class Bench:
         for job_id in self.jobs:
             self.slurm.cancel(job_id)
         for job_id in self.jobs:
-            # The next test starts with idle nodes. Of an array, every task counts.
-            wait_for(lambda job_id=job_id: not self.run("squeue", "-h", "-j", job_id).stdout.strip(), 60, job_id)
+            # The next test starts with idle nodes.
+            wait_for(lambda job_id=job_id: self._has_left(job_id), 60, f"job {job_id} to leave")
+
+    def _has_left(self, job_id: str) -> bool:
+        """Of an array, every task."""
+        done = self.run("squeue", "-h", "-j", job_id)
+        return not done.stdout.strip() and (done.returncode == 0 or "Invalid job id" in done.stderr)

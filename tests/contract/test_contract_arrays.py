@@ -67,8 +67,7 @@ def test_requeue_of_one_task_and_of_all(bench: Bench) -> None:
         f"{array}_0,2: No error",
         f"{array}_1: Job is pending execution",
     ]
-    # Not all three pending: the first may run again before the others, who have KillWait to end, are back.
-    wait_for(lambda: all(bench.show(f"{array}_{number}").restart_count == 1 for number in range(3)))
+    wait_for(lambda: list(_states(bench, array).values()) == ["PENDING"] * 3)
 
 
 def test_cancel_of_one_task_of_some_and_of_all(bench: Bench) -> None:

@@ -106,6 +106,7 @@ def test_what_a_lost_node_runs_may_live_on_beside_the_jobs_next_run(bench: Bench
     beats = bench.directory / "beats"
     assert back_s is not None
     wait_for(lambda: int(beats.read_text().splitlines()[-1]) >= back_s + 2, what="the old run to go on")
+    assert bench.show(job_id).state == "PENDING"
     # It has KillWait to end, and less where the node comes back and kills what it should not run.
     bench.run("scontrol", "update", f"nodename={node}", "state=resume")
     old = Path("/proc") / (bench.directory / "old.pid").read_text().strip()

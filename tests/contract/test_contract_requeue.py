@@ -47,8 +47,7 @@ def test_requeue_of_a_job_that_is_on_its_way_out(bench: Bench) -> None:
     )
     bench.wait_line(job_id, "up")
     bench.slurm.cancel(job_id)
-    # A slow look finds it over already.
-    bench.wait_state(job_id, "COMPLETING", "CANCELLED")
+    bench.wait_state(job_id, "COMPLETING")
     code, said = _scontrol(bench, "requeue", job_id)
     assert (code, said) == (0, "")
     assert bench.wait_state(job_id, "PENDING").restart_count == 1

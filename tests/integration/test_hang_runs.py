@@ -33,10 +33,10 @@ def test_a_stopped_worker_is_found_and_the_group_is_started_again(bench: RunBenc
     stopped_at = time.time()
     bench.wait("run")
     found, confirmed = bench.events("run", "hang")
-    # Its own figures say what it was allowed; a watchdog that was itself held up starts to count again.
+    # Its own figures say what it was allowed; nothing in this run stands still for 2 s otherwise.
     assert found["status"] == "found" and confirmed["status"] == "confirmed"
     assert (confirmed["culprit"], confirmed["culprit_node"]) == (1, node) and "state T" in confirmed["why"]
-    assert found["timeout_s"] >= 10.0 and found["t"] - stopped_at < found["timeout_s"] + 30.0
+    assert found["timeout_s"] >= 10.0 and found["t"] - stopped_at < found["timeout_s"] + 2.0
     logs = bench.paths("run").attempt_logs(0)
     assert "state T (stopped)" in (logs / f"{node}.1.stack.txt").read_text()
     assert re.search(r'File ".*train.py", line \d+ in main', next(logs.glob("n*.0.stack.txt")).read_text())
@@ -93,8 +93,7 @@ def test_an_evaluation_on_one_rank_alone_is_no_hang(bench: RunBench) -> None:
     bench.wait("run")
     (row,) = bench.status("run")["attempts"]
     assert (row["cause"], row["torchelastic_restart_count"]) == ("finished", 0)
-    # A machine that stalls may show a rank late for a moment; the second look withdraws that.
-    assert {event["status"] for event in bench.events("run", "hang")} <= {"found", "withdrawn"}
+    assert not bench.events("run", "hang")
 
 
 @pytest.fixture

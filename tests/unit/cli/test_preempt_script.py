@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from resilient_launch.cluster.slurm_text import RUNNING_STATES
+
 SCRIPT = Path(__file__).parents[3] / "slurm" / "preempt-least-loss.sh"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    for name, body in (("squeue", f"cat {tmp_path}/queue"), ("scancel", f'echo "$@" >>{tmp_path}/cancelled')):
+    for name, body in (
+        ("squeue", f'echo "$@" >{tmp_path}/asked; cat {tmp_path}/queue'),
+        ("scancel", f'echo "$@" >>{tmp_path}/cancelled'),
+    ):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     now = int(time.time())
@@ -38,6 +43,7 @@ def test_the_cheapest_jobs_are_named_and_left_alone(site: Path) -> None:
     done = _run(site, "3")
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["2:", "3:"]
     assert not (site / "cancelled").exists()
+    assert f"--states={RUNNING_STATES.lower()} " in (site / "asked").read_text()
     assert not (site / "evil").exists()
 
 

@@ -308,6 +308,7 @@ def test_faults_need_the_fake_cluster() -> None:
         ("=3", "", "must be a key"),
         ("a..b=3", "", "must be a key"),
         ("checkpoint.kep=3", "checkpoint.kep", "did you mean keep?"),
+        ("what=3", "what", "not part of a configuration"),
         ("keep=3", "keep", "it is called checkpoint.keep"),
         ("nodes=x", "nodes", "must be a number of nodes"),
         ("nodes=[1", "nodes", "expected ',' or ']'"),

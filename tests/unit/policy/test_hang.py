@@ -46,6 +46,7 @@ def test_timeout(phase: str, gap_s: float, num_gaps: int, expected_s: float) -> 
         ([], True),
         ([view(1)], True),
         ([view(1, idle_s=0.1)], False),  # it has just come to this step, perhaps from evaluating alone
+        ([view(1, timeout_s=300.0)], True),  # it came with the other one, and is patient since it once had to wait
         ([view(1, idle_s=0.1, step=8)], True),  # a rank that steps on is nobody to wait for
         ([view(1, idle_s=0.1, phase="leave", timeout_s=math.inf)], True),  # nor one that has left
         ([view(1, idle_s=0.1, phase="eval")], False),  # the first rank alone evaluates, the others wait for it
